@@ -1,0 +1,1 @@
+"""Hopwell: exact attention for NVIDIA Hopper and Blackwell, and the instruments that prove it."""

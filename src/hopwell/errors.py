@@ -1,0 +1,98 @@
+"""Every error that Hopwell raises: what was expected, what was found, what would follow.
+
+A caller catches :class:`HopwellError`, or the built-in that each class also derives from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class HopwellError(Exception):
+    """Base class. The message states expected, actual and consequence."""
+
+    def __init__(self, what: str, *, expected: object, actual: object, consequence: str) -> None:
+        self.what = what
+        self.expected = expected
+        self.actual = actual
+        self.consequence = consequence
+        super().__init__(f"{what}: expected {expected}, got {actual}. {consequence}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception's own reduce replays the formatted message as the only argument, which
+        # this constructor refuses: errors must survive a process pool.
+        return _rebuild, (type(self), self.what, self.expected, self.actual, self.consequence)
+
+
+def _rebuild(
+    cls: type[HopwellError], what: str, expected: object, actual: object, consequence: str
+) -> HopwellError:
+    return cls(what, expected=expected, actual=actual, consequence=consequence)
+
+
+class InputError(HopwellError, ValueError):
+    """An argument has a wrong value, shape, device or stride."""
+
+
+class InputTypeError(HopwellError, TypeError):
+    """An argument has a wrong Python type or dtype."""
+
+
+class PlanError(HopwellError, ValueError):
+    """A plan contradicts itself or the hardware."""
+
+
+class CompileError(HopwellError, RuntimeError):
+    """A plan did not compile, or its artifact is not what the plan demands."""
+
+
+class CompilerMissing(HopwellError, ImportError):
+    """A plan has to be compiled and ``hopwell[compile]`` is not installed."""
+
+
+class CompileDuringCapture(HopwellError, RuntimeError):
+    """A kernel would have been compiled or loaded while a CUDA graph was being captured."""
+
+
+class UnsafeCache(HopwellError, PermissionError):
+    """The cache directory could be written by someone else."""
+
+
+class LaunchError(HopwellError, RuntimeError):
+    """The CUDA runtime refused a launch."""
+
+
+class GradientUnsupported(HopwellError, NotImplementedError):
+    """A gradient was asked for through a backend that has no backward."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One named predicate of the support table that a problem does not satisfy."""
+
+    predicate: str
+    expected: str
+    actual: str
+
+    def __str__(self) -> str:
+        return f"{self.predicate}: expected {self.expected}, got {self.actual}"
+
+
+class UnsupportedProblem(HopwellError, NotImplementedError):
+    """No backend takes the problem; ``refusals`` names every predicate that refused it."""
+
+    def __init__(self, refusals: Mapping[str, Sequence[Refusal]]) -> None:
+        self.refusals = {backend: tuple(rows) for backend, rows in refusals.items()}
+        listing = "; ".join(
+            f"[{backend}] {row}" for backend, rows in self.refusals.items() for row in rows
+        )
+        super().__init__(
+            "no backend takes this problem",
+            expected="at least one backend without a refusal",
+            actual=listing,
+            consequence='Nothing was computed. Pass fallback="torch" to let PyTorch compute it.',
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnsupportedProblem, (self.refusals,)

@@ -40,7 +40,7 @@ from hopwell.hopper.plan import (
 )
 from hopwell.hopper.ring import Ring
 from hopwell.hopper.softmax import OnlineSoftmax, mask_columns, rescale
-from hopwell.hopper.tiles import TileSchedule
+from hopwell.hopper.tiles import TileSchedule, section_instances
 
 LOG2E = math.log2(math.e)
 ELEMENTS = {"bfloat16": BFloat16, "float16": Float16}
@@ -118,9 +118,11 @@ class HopperForward:
                 (store, mO, MMA_M, plan.head_dim_v),
             )
         ]
-        schedule = TileSchedule.of(plan, mQ.shape[0], mQ.shape[2], mQ.shape[3])
-        self.kernel(*copies, lse, mK.shape[0], mK.shape[2], scale * LOG2E).launch(
-            grid=[cutlass.min(num_sms, schedule.total), 1, 1],
+        blocks = cute.ceil_div(mQ.shape[0], plan.tile_m)
+        instances = mQ.shape[2] * mQ.shape[3]
+        section = section_instances(blocks, instances, num_sms)
+        self.kernel(*copies, lse, mK.shape[0], mK.shape[2], section, scale * LOG2E).launch(
+            grid=[cutlass.min(num_sms, blocks * instances), 1, 1],
             block=[plan.threads, 1, 1],
             smem=plan.shared_bytes,
             stream=stream,
@@ -152,6 +154,7 @@ class HopperForward:
         mLSE: cute.Tensor,
         seqlen_k: Int32,
         heads_k: Int32,
+        section: Int32,
         scale_log2: Float32,
     ) -> None:
         plan = self.plan
@@ -167,9 +170,8 @@ class HopperForward:
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
 
-        schedule = TileSchedule.of(
-            plan, copy_q.tensor.shape[0], copy_q.tensor.shape[2], copy_q.tensor.shape[3]
-        )
+        seqlen_q, _, heads, batch = copy_q.tensor.shape
+        schedule = TileSchedule.of(plan, seqlen_q, heads, batch, section)
         group = warp // WARPS_PER_WARPGROUP
         if group == 0:
             cute.arch.setmaxregister_decrease(plan.producer_registers)
@@ -209,6 +211,20 @@ class HopperForward:
         plan = self.plan
         slots = plan.q_stages * plan.mma_warpgroups
         return self._shared(base, "q", self._layout(MMA_M, plan.head_dim, slots))
+
+    def _shared_o(self, base: cute.Pointer) -> cute.Tensor:
+        """O as 64-row slots: one per MMA warpgroup, or those of Q, at Q's distances."""
+        plan = self.plan
+        if plan.output_storage is OutputStorage.OWN:
+            layout = self._layout(MMA_M, plan.head_dim_v, plan.mma_warpgroups)
+            return self._shared(base, "o", layout)
+        slots = plan.q_stages * plan.mma_warpgroups
+        tile = self._layout(MMA_M, plan.head_dim_v)
+        pointer = cute.recast_ptr(base, tile.inner, dtype=self.element)
+        layout = cute.make_layout(
+            (*tile.outer.shape, slots), stride=(*tile.outer.stride, MMA_M * plan.head_dim)
+        )
+        return cute.make_tensor(pointer, layout)
 
     @cute.jit
     def key_blocks(
@@ -691,15 +707,10 @@ class HopperForward:
 
         # Where O is staged: this warpgroup's own tile, or its slot of this tile's Q.
         own = plan.output_storage is OutputStorage.OWN
-        if const_expr(own):
-            layout = self._layout(MMA_M, plan.head_dim_v, plan.mma_warpgroups)
-            sO = self._shared(base, "o", layout)[None, None, group]
-        else:
-            layout = self._layout(MMA_M, plan.head_dim_v)
+        slot = group
+        if const_expr(not own):
             slot = rings.q.stage(q_ordinal) * plan.mma_warpgroups + group
-            offset = slot * (MMA_M * plan.head_dim * plan.element_bytes)
-            pointer = cute.recast_ptr(base + offset, layout.inner, dtype=self.element)
-            sO = cute.make_tensor(pointer, layout.outer)
+        sO = self._shared_o(base)[None, None, slot]
         storing = thread < WARP
         if const_expr(own):
             # The previous tile's store must have read what is about to be overwritten.

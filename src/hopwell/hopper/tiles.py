@@ -10,45 +10,63 @@ from cutlass import Int32
 
 from hopwell.hopper.plan import HopperForwardPlan, TileOrder
 
+#: Head instances whose tiles a longest-first section mixes, at least. Fewer, and a section's
+#: few long tiles leave CTAs idle at its end; many more, and CTAs that run together share no keys
+#: and values: measured on H200, 132 different instances at once are bound by memory.
+MIN_SECTION = 16
+
 
 @dataclass(frozen=True)
 class TileSchedule:
-    """Tiles of one launch: ``blocks`` query blocks of ``heads * batch`` head instances.
+    """Tiles of one launch: ``blocks`` query blocks of each of ``heads * batch`` head instances.
 
-    Every CTA visits ``wave * grid + cta``. In the longest-first order odd waves run backwards over
-    the CTAs, so that the one that got the longest tile of a wave gets the shortest of the next.
+    Every CTA visits tile ``wave * grid + cta``. Lexical order keeps an instance's blocks together.
+    Longest-first order takes sections of ``section`` instances; inside one, all last query blocks
+    come first, and odd waves run backwards over the CTAs, so that the CTA with the longest tile of
+    a wave gets the shortest of the next.
     """
 
     order: TileOrder
     blocks: Int32
     heads: Int32
-    total: Int32
+    instances: Int32
+    section: Int32
 
     @classmethod
     def of(
-        cls, plan: HopperForwardPlan, seqlen_q: Int32, heads: Int32, batch: Int32
+        cls, plan: HopperForwardPlan, seqlen_q: Int32, heads: Int32, batch: Int32, section: Int32
     ) -> TileSchedule:
         """The schedule of a launch."""
         blocks = cute.ceil_div(seqlen_q, plan.tile_m)
-        return cls(plan.tile_order, blocks, heads, blocks * heads * batch)
+        return cls(plan.tile_order, blocks, heads, heads * batch, section)
+
+    @property
+    def total(self) -> Int32:
+        return self.blocks * self.instances
 
     def tile(self, wave: Int32) -> Int32:
         """Linear tile of this CTA in ``wave``; at or past ``total`` there is none any more."""
         cta, _, _ = cute.arch.block_idx()
         grid, _, _ = cute.arch.grid_dim()
         if self.order is TileOrder.LONGEST_FIRST:
-            backwards = grid - 1 - cta
-            cta = cutlass.select_(wave & 1 == 1, backwards, cta)
+            cta = cutlass.select_(wave & 1 == 1, grid - 1 - cta, cta)
         return wave * grid + cta
 
     def coordinates(self, tile: Int32) -> tuple[Int32, Int32, Int32]:
         """(query block, head, batch) of a linear tile."""
         if self.order is TileOrder.LONGEST_FIRST:
-            # Under a causal mask later query blocks see more keys: all heads' last blocks first.
-            instances = self.total // self.blocks
-            block = self.blocks - 1 - tile // instances
-            instance = tile % instances
+            first = tile // (self.section * self.blocks) * self.section
+            width = cutlass.min(self.section, self.instances - first)  # the last may be narrower
+            inside = tile - first * self.blocks
+            block = self.blocks - 1 - inside // width
+            instance = first + inside % width
         else:
             block = tile % self.blocks
             instance = tile // self.blocks
         return block, instance % self.heads, instance // self.heads
+
+
+def section_instances(blocks: Int32, instances: Int32, ctas: Int32) -> Int32:
+    """Instances per longest-first section: about one wave of CTAs, but not below the minimum."""
+    wave = cute.ceil_div(ctas, blocks)
+    return cutlass.min(cutlass.max(wave, MIN_SECTION), instances)

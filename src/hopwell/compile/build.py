@@ -114,7 +114,7 @@ def _check_settings() -> None:
 
 def _compile(plan: Plan, scratch: Path) -> tuple[Any, str]:
     """The compiled function and the assembler's log."""
-    import cutlass.cute as cute
+    from cutlass import cute
 
     kernel = importlib.import_module(keys.kernel_module(plan))
     options = keys.COMPILE_OPTIONS.format(arch=plan.arch)
@@ -184,7 +184,9 @@ def _link(object_file: Path, library: Path) -> str:
         )
     command = [linker, *keys.LINK_OPTIONS, "-o", str(library), str(object_file)]
     command += [str(keys.RUNTIME_SOURCE), "-ldl", "-lpthread"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LINK_TIMEOUT_SECONDS)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=_LINK_TIMEOUT_SECONDS
+    )
     if done.returncode != 0:
         raise CompileError(
             "linking the exported kernel",
@@ -192,7 +194,9 @@ def _link(object_file: Path, library: Path) -> str:
             actual=f"status {done.returncode}: {done.stderr.strip()}",
             consequence="The plan has no kernel.",
         )
-    version = subprocess.run([linker, "-dumpfullversion"], capture_output=True, text=True)
+    version = subprocess.run(
+        [linker, "-dumpfullversion"], check=True, capture_output=True, text=True
+    )
     return f"{Path(linker).name} {version.stdout.strip()}"
 
 

@@ -15,7 +15,7 @@ from hopwell.compile import key as keys
 from hopwell.compile import wheel
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.key import Plan
-from hopwell.errors import CompileDuringCapture, CompileError, LaunchError
+from hopwell.errors import CompileDuringCapture, CompileError, LaunchError, UnsafeCache
 
 Source = Literal["wheel", "cache", "compiled"]
 
@@ -34,7 +34,7 @@ class Kernel:
     :class:`CompileDuringCapture` when the first call comes while a graph is being captured.
     """
 
-    __slots__ = ("artifact", "compile_seconds", "source", "_call", "_function")
+    __slots__ = ("_call", "_function", "artifact", "compile_seconds", "source")
 
     def __init__(self, artifact: Artifact, source: Source) -> None:
         self.artifact = artifact
@@ -130,9 +130,9 @@ def _open_cache() -> caches.Cache | None:
         return None
     try:
         return caches.Cache(directory)
-    except OSError as error:
-        if isinstance(error, caches.UnsafeCache):
-            raise
+    except UnsafeCache:  # an OSError too, but never one to pass over
+        raise
+    except OSError:
         return None  # a read-only or missing home: compile for this process alone
 
 

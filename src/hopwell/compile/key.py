@@ -18,7 +18,7 @@ import json
 import platform
 import re
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -115,7 +115,7 @@ def _imports(text: str, package: str) -> set[str]:
     return {name for name in found if name.split(".")[0] in (package, "hopwell")}
 
 
-@lru_cache(maxsize=None)
+@cache
 def sources(module: str) -> dict[str, str]:
     """sha256 of every file that a kernel module's code can come from, by name.
 
@@ -158,7 +158,7 @@ def _driver_major() -> int | None:
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def toolchain(arch: str) -> Toolchain | None:
     """The installed compiler, or None. Reads package metadata; imports nothing of it.
 

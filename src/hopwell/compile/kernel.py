@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hopwell.compile import cache as caches
 from hopwell.compile import key as keys
-from hopwell.compile import wheel
+from hopwell.compile import shipped
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.key import Plan
 from hopwell.errors import CompileDuringCapture, CompileError, LaunchError, UnsafeCache
@@ -102,9 +102,9 @@ def load(plan: Plan) -> Kernel:
 def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
     """The artifact of a plan and where it came from. Loads nothing into the process."""
     request = keys.request_of(plan)
-    shipped = wheel.find(request)
-    if shipped is not None:
-        return shipped, "wheel"
+    found = shipped.find(request)
+    if found is not None:
+        return found, "wheel"
     compiler = keys.toolchain(plan.arch)
     key = keys.compile_key(plan, compiler) if compiler is not None else None
     cache = _open_cache()

@@ -76,3 +76,15 @@ def convert(source: cute.Tensor, target: cute.Tensor) -> None:
     words = cute.recast_tensor(target, Int32)
     for i in range(cute.size(words)):
         words[i] = _pack(source[2 * i], source[2 * i + 1], kind)
+
+
+def store_fragment(
+    mma: cute.TiledMma, thread: Int32, acc: cute.Tensor, target: cute.Tensor
+) -> None:
+    """Round an accumulator of ``mma`` to ``target``'s 16-bit type and store it in shared memory."""
+    element = target.element_type
+    atom = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), element)
+    copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
+    rounded = cute.make_rmem_tensor(acc.shape, element)
+    convert(acc, rounded)
+    cute.copy(copy, copy.retile(rounded), copy.partition_D(target))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -249,7 +248,7 @@ class HopperForwardPlan:
 
     # -- shared memory ---------------------------------------------------------------------
 
-    @cached_property
+    @property
     def shared_memory(self) -> tuple[Region, ...]:
         """The shared-memory map, in address order, with the events that bound each lifetime."""
         regions: list[Region] = []

@@ -1,7 +1,7 @@
 """The command line: ``hopwell`` and ``python -m hopwell``.
 
-Each command asks a module for a report and shows it; see :mod:`hopwell.display`. Exit status: 0 when
-what the command checks holds, 1 when it does not or an error stopped it, 2 for wrong usage.
+Each command asks a module for a report and shows it; see :mod:`hopwell.display`. Exit status: 0
+when what the command checks holds, 1 when it does not or an error stopped it, 2 for wrong usage.
 """
 
 from __future__ import annotations

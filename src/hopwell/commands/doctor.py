@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from hopwell.display import Report, table
+from hopwell.commands.display import Report, table
 from hopwell.errors import HopwellError
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def _gpus() -> tuple[bool, Check]:
     import torch
 
     if not torch.cuda.is_available():
-        reason = "PyTorch was built without CUDA" if torch.version.cuda is None else "no CUDA device"
+        reason = (
+            "PyTorch was built without CUDA" if torch.version.cuda is None else "no CUDA device"
+        )
         return False, Check("Hopper GPU", False, reason, "Run on an H100, H200 or GH200.")
     names = []
     hopper = False
@@ -139,7 +141,11 @@ def examine() -> tuple[Capability, ...]:
         ),
         Capability("run Hopper kernels", hopper_present, (gpu, runtime, cache)),
         Capability("compile Hopper kernels", False, (*compiler, link, cache)),
-        Capability("plot benchmarks", False, (_package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'"),)),
+        Capability(
+            "plot benchmarks",
+            False,
+            (_package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'"),),
+        ),
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hopwell.errors import HopwellError
@@ -75,3 +77,19 @@ def show_error(error: HopwellError, console: Console) -> None:
     for name in ("expected", "actual"):
         console.print(f"  {name}: {escape(str(getattr(error, name)))}", highlight=False)
     console.print(f"  {escape(error.consequence)}", highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Says on standard error what is being done, so that the report alone is on standard output.
+
+    A terminal gets one line with a spinner and the time; a file or pipe gets a line for each step.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: console.print(f"- {step}", highlight=False, markup=False)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda step: bar.update(task, description=escape(step))

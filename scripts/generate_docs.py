@@ -8,11 +8,18 @@ A generated part lies between ``<!-- generated: NAME -->`` and ``<!-- end genera
 from __future__ import annotations
 
 import argparse
+import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hopwell.cli import app
+from hopwell.dispatch import SUPPORT
 from hopwell.hopper.plan import shipped_forward_plans
+from hopwell.settings import settings_table
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -58,11 +65,71 @@ def plans() -> str:
     )
 
 
-PARTS: dict[str, Callable[[], str]] = {"plans": plans}
+def support() -> str:
+    return table(
+        ("backend", "predicate", "takes"),
+        [
+            (f"`{backend}`", f"`{row.name}`", row.expected)
+            for backend, rows in SUPPORT.items()
+            for row in rows
+        ],
+    )
+
+
+def commands() -> str:
+    """Every command with the first line of its help."""
+    groups = [("", app), *((f"{g.name} ", g.typer_instance) for g in app.registered_groups)]
+    rows = [
+        (
+            f"`hopwell {group}{command.name or command.callback.__name__}`",
+            inspect.getdoc(command.callback),
+        )
+        for group, typer in groups
+        for command in typer.registered_commands
+        if command.callback is not None
+    ]
+    return table(("command", "answers"), [(name, text or "") for name, text in rows])
+
+
+def demo() -> str:
+    """The demo's output on a machine without a GPU, in a terminal of 100 columns."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hopwell", "demo"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"hopwell demo failed:\n{done.stdout}\n{done.stderr}")
+    lines = (line.rstrip() for line in done.stdout.strip().splitlines())
+    return "```\n" + "\n".join(lines) + "\n```\n"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "demo": demo,
+    "plans": plans,
+    "settings": lambda: settings_table() + "\n",
+    "support": support,
+}
+#: What differs from run to run and from processor to processor: rounding errors and durations.
+VARIES = re.compile(r"\d\.\d+e[+-]\d+|\d+\.\d+ s\b|\((cache|compiled|wheel),")
+
+
+def stable(text: str) -> str:
+    return VARIES.sub("#", text)
 
 
 def regenerated(text: str) -> str:
-    return PART.sub(lambda m: m[1] + PARTS[m["name"]]() + m[4], text)
+    """The document with every part made anew, except a part that differs in what varies alone."""
+
+    def renew(match: re.Match[str]) -> str:
+        old, new = match[3], PARTS[match["name"]]()
+        return match[1] + (old if stable(old) == stable(new) else new) + match[4]
+
+    return PART.sub(renew, text)
 
 
 def main() -> int:

@@ -51,7 +51,9 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def plans(
-    name: Annotated[str | None, typer.Argument(help="Show this plan in full.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this plan in full: a part of its name.")
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List every shipped plan.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -54,7 +54,9 @@ def info() -> Report:
 
 
 def render_info(report: Report, console: Console) -> None:
-    console.print(f"{report['directory']}: {report['bytes']:,} bytes", highlight=False)
+    console.print(
+        f"{report['directory']}: {report['bytes']:,} bytes", highlight=False, soft_wrap=True
+    )
     rows = [
         (
             entry["plan"] or f"corrupt: {entry['directory']}",
@@ -78,6 +80,7 @@ def render_clear(report: Report, console: Console) -> None:
         f"Removed {report['entries']} kernels, {report['bytes']:,} bytes, "
         f"from {report['directory']}.",
         highlight=False,
+        soft_wrap=True,
     )
 
 

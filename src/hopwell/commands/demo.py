@@ -97,9 +97,9 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     """The Hopper kernel for the recorded problem: verdict, plan, and expected beside actual."""
     from hopwell import dispatch
     from hopwell.commands import explain
-    from hopwell.compile import artifact_of
     from hopwell.compile.expect import compare, expected
     from hopwell.compile.inspect import inspect
+    from hopwell.compile.kernel import find_or_build
     from hopwell.problem import Problem
 
     problem = replace(Problem.from_tensors(*_inputs(layer, "cpu")), device="cuda", arch="sm_90")
@@ -108,7 +108,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     assert plan is not None, "the hopper backend chooses a plan"
     progress("compiling the Hopper kernel for the same problem (no GPU needed)")
     start = time.perf_counter()
-    artifact = artifact_of(plan)
+    artifact, source = find_or_build(plan)
     seconds = time.perf_counter() - start
     progress("reading its PTX and cubin")
     rows = compare(expected(plan), inspect(artifact.ptx(), artifact.cubin()))
@@ -117,6 +117,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
         "plan": plan.to_json(),
         "plan_name": plan.name,
         "artifact_hash": artifact.manifest.artifact_hash,
+        "source": source,
         "seconds": seconds,
         "rows": [asdict(row) for row in rows],
         "gpu": _no_gpu(),
@@ -157,6 +158,7 @@ def render(report: Report, console: Console) -> None:
         f"over a page of English text: {source['tokens']} tokens, {source['heads']} heads, "
         f"d = {source['head_dim']}, rounded to {DTYPE}.",
         highlight=False,
+        soft_wrap=True,
     )
     console.print()
     console.print(_errors_table(report["attention"]))
@@ -169,8 +171,9 @@ def render(report: Report, console: Console) -> None:
         f"  head dimension {source['head_dim']} in the bucket "
         f"({plan['head_dim']}, {plan['head_dim_v']}), "
         f"tiles of {plan['tile_m']} queries by {plan['tile_n']} keys\n"
-        f"artifact: {kernel['artifact_hash'][:16]}, ready in {kernel['seconds']:.1f} s",
+        f"artifact: {kernel['artifact_hash'][:16]} ({kernel['source']}, {kernel['seconds']:.1f} s)",
         highlight=False,
+        soft_wrap=True,
     )
     console.print()
     rows = [
@@ -180,7 +183,11 @@ def render(report: Report, console: Console) -> None:
     title = "What the plan expects, and what PTX and cubin hold"
     console.print(table(title, ("", "expected", "actual", "ok"), rows))
     if kernel["gpu"] is not None:
-        console.print(f"Rung reached: compiled. Not executed: {kernel['gpu']}.", highlight=False)
+        console.print(
+            f"Rung reached: compiled. Not executed: {kernel['gpu']}.",
+            highlight=False,
+            soft_wrap=True,
+        )
     else:
         console.print(
             f"Rung reached: executed. One call takes {kernel['microseconds']['median']:.1f} us.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for row in filled:
         result.add_row(*(_cell(value) for value in row))
     return result
+
+
+def kernel_label(plan: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What tells shipped kernels apart, short enough for a table: dtype, head dimensions, mask."""
+    dtype = {"bfloat16": "bf16", "float16": "fp16"}[plan["dtype"]]
+    mask = "causal" if plan["causal"] else "full"
+    return dtype, f"{plan['head_dim']}, {plan['head_dim_v']}", mask
 
 
 def _is_number(value: object) -> bool:

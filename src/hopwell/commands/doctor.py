@@ -11,7 +11,7 @@ import importlib.util
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -21,6 +21,10 @@ from hopwell.errors import HopwellError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_COMPILE_EXTRA = "pip install 'hopwell[compile]'"
+_HOPPER_GPU = "Run on an H100, H200 or GH200."
 
 
 @dataclass(frozen=True)
@@ -95,57 +99,69 @@ def _gpus() -> tuple[bool, Check]:
     import torch
 
     if not torch.cuda.is_available():
-        reason = (
-            "PyTorch was built without CUDA" if torch.version.cuda is None else "no CUDA device"
-        )
-        return False, Check("Hopper GPU", False, reason, "Run on an H100, H200 or GH200.")
+        built = torch.version.cuda is not None
+        reason = "no CUDA device" if built else "PyTorch was built without CUDA"
+        return False, Check("Hopper GPU", False, reason, _HOPPER_GPU)
     names = []
     hopper = False
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         names.append(f"{properties.name} (sm_{properties.major}{properties.minor})")
         hopper = hopper or (properties.major, properties.minor) == (9, 0)
-    return hopper, Check("Hopper GPU", hopper, ", ".join(names), "Run on an H100, H200 or GH200.")
+    return hopper, Check("Hopper GPU", hopper, ", ".join(names), _HOPPER_GPU)
 
 
 def _cache() -> str:
     from hopwell.compile import cache
 
-    info = cache.info()
-    return f"{info.entries} kernels in {info.directory}"
+    directory = cache.directory()
+    if directory is None:
+        return "off: each process compiles for itself"
+    entries = cache.Cache(directory).listing()
+    corrupt = sum(entry.artifact is None for entry in entries)
+    if corrupt:
+        raise RuntimeError(f"{corrupt} corrupt entries in {directory}")
+    return f"{len(entries)} kernels in {directory}"
+
+
+def _kernels(compiles: bool) -> Check:
+    """Whether every shipped kernel is there, or can be made."""
+    from hopwell.compile.kernel import find
+    from hopwell.hopper.plan import shipped_forward_plans
+
+    plans = shipped_forward_plans()
+    there = sum(find(plan) is not None for plan in plans)
+    found = f"{there} of {len(plans)} compiled"
+    if compiles:
+        found += ", the rest at their first use" if there < len(plans) else ""
+    return Check("kernels", compiles or there == len(plans), found, _COMPILE_EXTRA)
 
 
 def examine() -> tuple[Capability, ...]:
     """Every capability with its checks."""
-    compile_extra = "pip install 'hopwell[compile]'"
-    hopper_present, gpu = _gpus()
-    runtime = _package("apache-tvm-ffi", "tvm_ffi", "pip install apache-tvm-ffi")
-    compiler = (
-        _package("nvidia-cutlass-dsl", "cutlass", compile_extra),
-        _package("nvidia-cutlass-dsl-libs-cu13", "cutlass", compile_extra),
-        _package("nvidia-cuda-nvdisasm", "nvidia", compile_extra),
-        _package("nvidia-cuda-cuobjdump", "nvidia", compile_extra),
+    cpu = (
+        _python(),
+        _package("torch", "torch", "pip install torch"),
+        _attempt("result", _cpu_attention, "Reinstall torch and hopwell."),
     )
     linker = shutil.which("cc") or shutil.which("gcc")
-    link = Check("C compiler", linker is not None, linker or "not found", "Install gcc.")
-    cache = _attempt("kernel cache", _cache, "See hopwell cache info; set HOPWELL_CACHE_DIR.")
+    compiler = (
+        _package("nvidia-cutlass-dsl", "cutlass", _COMPILE_EXTRA),
+        _package("nvidia-cutlass-dsl-libs-cu13", "cutlass", _COMPILE_EXTRA),
+        _package("nvidia-cuda-nvdisasm", "nvidia", _COMPILE_EXTRA),
+        _package("nvidia-cuda-cuobjdump", "nvidia", _COMPILE_EXTRA),
+        Check("C compiler", linker is not None, linker or "not found", "Install gcc."),
+    )
+    cache = _attempt("kernel cache", _cache, "hopwell cache info tells more.")
+    kernels = _kernels(cache.ok and all(check.ok for check in compiler))
+    present, gpu = _gpus()
+    runtime = _package("apache-tvm-ffi", "tvm_ffi", "pip install apache-tvm-ffi")
+    plots = _package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'")
     return (
-        Capability(
-            "attention on the CPU",
-            True,
-            (
-                _python(),
-                _package("torch", "torch", "pip install torch"),
-                _attempt("result", _cpu_attention, "Reinstall torch and hopwell."),
-            ),
-        ),
-        Capability("run Hopper kernels", hopper_present, (gpu, runtime, cache)),
-        Capability("compile Hopper kernels", False, (*compiler, link, cache)),
-        Capability(
-            "plot benchmarks",
-            False,
-            (_package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'"),),
-        ),
+        Capability("attention on the CPU", True, cpu),
+        Capability("compile Hopper kernels", False, (*compiler, cache)),
+        Capability("run Hopper kernels", present, (gpu, runtime, kernels)),
+        Capability("plot benchmarks", False, (plots,)),
     )
 
 
@@ -169,8 +185,12 @@ def render(report: Report, console: Console) -> None:
     """Capabilities first, then what each stands on."""
     for capability in report["capabilities"]:
         rows = [
-            (check["name"], check["ok"], check["found"], "" if check["ok"] else check["remedy"])
+            (check["name"], check["ok"], check["found"] if check["ok"] else _mended(check))
             for check in capability["checks"]
         ]
         title = f"{capability['name']}: {capability['verdict']}"
-        console.print(table(title, ("check", "ok", "found", "remedy"), rows))
+        console.print(table(title, ("check", "ok", "found"), rows))
+
+
+def _mended(check: Mapping[str, str]) -> str:
+    return f"{check['found']}. {check['remedy']}"

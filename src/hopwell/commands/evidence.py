@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopwell.bench import record as records
-from hopwell.commands.display import Report, table
-from hopwell.compile import find
+from hopwell.commands.display import Report, kernel_label, table
+from hopwell.compile.kernel import find
 from hopwell.errors import InputError
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
@@ -67,7 +67,8 @@ def _kernel(plan: HopperForwardPlan, known: Records) -> dict[str, Any]:
         *(_recorded(plan.name, current, rung, known) for rung in RECORDED),
     ]
     return {
-        "plan": plan.name,
+        "plan_name": plan.name,
+        "plan": plan.to_json(),
         "artifact": current,
         "claims": {claim.rung: {"state": claim.state, "by": claim.by} for claim in claims},
     }
@@ -92,14 +93,15 @@ def _reached(kernel: dict[str, Any], rung: str) -> bool:
 
 def render(report: Report, console: Console) -> None:
     colours = {"reached": "green", "stale": "yellow", "not reached": "dim"}
-    result = table("Shipped kernels", ("plan", "artifact", *RUNGS[1:]), [])
+    result = table("Shipped kernels", ("dtype", "d, d_v", "mask", "artifact", *RUNGS[1:]), [])
     for kernel in report["kernels"]:
         cells = []
         for rung in RUNGS[1:]:
             claim = kernel["claims"][rung]
             by = f" ({claim['by']})" if claim["by"] else ""
             cells.append(f"[{colours[claim['state']]}]{claim['state']}{by}[/]")
-        result.add_row(kernel["plan"], (kernel["artifact"] or "-")[:12], *cells)
+        artifact = (kernel["artifact"] or "-")[:12]
+        result.add_row(*kernel_label(kernel["plan"]), artifact, *cells)
     console.print(result)
     if not report["ok"]:
         console.print(f"Not every kernel is {report['require']}.")

@@ -26,11 +26,13 @@ def verdict(report: Report, backend: str) -> str:
 
 def render(report: Report, console: Console) -> None:
     for backend, refusals in report["refusals"].items():
-        console.print(f"[bold]{backend}[/bold]: {verdict(report, backend)}", highlight=False)
+        console.print(
+            f"[bold]{backend}[/bold]: {verdict(report, backend)}", highlight=False, soft_wrap=True
+        )
         if refusals:
             rows = [(row["predicate"], row["expected"], row["actual"]) for row in refusals]
             console.print(table("", ("predicate", "expected", "actual"), rows))
     if report["plan_name"]:
-        console.print(f"plan: {report['plan_name']}", highlight=False)
+        console.print(f"plan: {report['plan_name']}", highlight=False, soft_wrap=True)
     if not report["ok"]:
         console.print("Nothing takes this problem: the call raises UnsupportedProblem.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hopwell.commands.display import Report, table
-from hopwell.compile import find
+from hopwell.commands.display import Report, kernel_label, table
+from hopwell.compile.kernel import find
 from hopwell.errors import InputError
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
@@ -44,19 +44,19 @@ def _artifact(plan: HopperForwardPlan) -> dict[str, Any] | None:
 
 
 def detail(name: str) -> Report:
-    """One plan in full: barriers, shared memory with lifetimes, register targets.
+    """The one plan whose name contains ``name``: barriers, shared memory, register targets.
 
-    Raises :class:`InputError` for a name that does not ship.
+    Raises :class:`InputError` when that is none or several.
     """
-    plans = {plan.name: plan for plan in shipped_forward_plans()}
-    if name not in plans:
+    plans = [plan for plan in shipped_forward_plans() if name in plan.name]
+    if len(plans) != 1:
         raise InputError(
             "plan name",
-            expected="a name that `hopwell plans --list` shows",
-            actual=name,
+            expected="a part of exactly one shipped plan's name, such as bf16_d128x128_causal",
+            actual=f"{name}, a part of {len(plans)} names",
             consequence="There is nothing to show.",
         )
-    plan = plans[name]
+    plan = plans[0]
     return {
         "ok": True,
         **_summary(plan),
@@ -77,14 +77,18 @@ def detail(name: str) -> Report:
 
 
 def render_listing(report: Report, console: Console) -> None:
-    columns = ("plan", "shared", "CTAs/SM", "registers", "spilled bytes", "kernel")
+    columns = (
+        *("dtype", "d, d_v", "mask", "tile", "shared bytes", "CTAs per SM"),
+        *("registers", "spilled bytes", "kernel"),
+    )
     rows = []
     for entry in report["plans"]:
         artifact = entry["artifact"] or {}
         resources = artifact.get("resources", {})
         rows.append(
             (
-                entry["name"],
+                *kernel_label(entry["plan"]),
+                f"{entry['plan']['tile_m']} x {entry['plan']['tile_n']}",
                 entry["shared_bytes"],
                 entry["ctas_per_sm"],
                 resources.get("registers"),
@@ -94,7 +98,9 @@ def render_listing(report: Report, console: Console) -> None:
         )
     console.print(table("Shipped plans", columns, rows))
     if any(entry["artifact"] is None for entry in report["plans"]):
-        console.print("Registers and spills of the rest: hopwell cache warm", highlight=False)
+        console.print(
+            "Registers and spills of the rest: hopwell cache warm", highlight=False, soft_wrap=True
+        )
 
 
 def render_detail(report: Report, console: Console) -> None:

@@ -13,15 +13,22 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hopwell.cli import app
+from hopwell.bench import record as records
+from hopwell.bench.plot import draw
+from hopwell.bench.record import Record
+from hopwell.bench.summary import summarise
+from hopwell.cli import app, bench_app, cache_app
 from hopwell.dispatch import SUPPORT
 from hopwell.hopper.plan import shipped_forward_plans
 from hopwell.settings import settings_table
 
 ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks" / "records"
+PLOT = ROOT / "docs" / "img" / "forward.svg"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(.*?)(<!-- end generated -->)", re.S)
 
@@ -78,7 +85,7 @@ def support() -> str:
 
 def commands() -> str:
     """Every command with the first line of its help."""
-    groups = [("", app), *((f"{g.name} ", g.typer_instance) for g in app.registered_groups)]
+    groups = [("", app), ("cache ", cache_app), ("bench ", bench_app)]
     rows = [
         (
             f"`hopwell {group}{command.name or command.callback.__name__}`",
@@ -107,9 +114,43 @@ def demo() -> str:
     return "```\n" + "\n".join(lines) + "\n```\n"
 
 
+def newest_record() -> Record | None:
+    found = (record for _, record in records.read_all(RECORDS))
+    return records.newest(found, records.BENCH_FORWARD)
+
+
+def performance() -> str:
+    """The newest forward record: the plot, then every target of the project beside it."""
+    record = newest_record()
+    if record is None or record.environment.gpu is None:
+        return "Not measured yet: there is no record in `benchmarks/records`.\n"
+    rows = [
+        (v.target, v.wanted, v.reached, {True: "yes", False: "**no**", None: "-"}[v.holds], v.where)
+        for v in summarise([record])
+    ]
+    return (
+        f"![Forward throughput over sequence length]({PLOT.relative_to(ROOT)})\n\n"
+        f"Measured on one {record.environment.gpu.name} on {record.created[:10]}, all contenders "
+        "interleaved in one run. The project's targets against that record:\n\n"
+        + table(("target", "wanted", "reached", "holds", "where"), rows)
+    )
+
+
+def redrawn() -> bytes | None:
+    """The plot of the newest record, or None without one. The same record gives the same bytes."""
+    record = newest_record()
+    if record is None:
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        drawn = Path(scratch) / PLOT.name
+        draw(record, drawn)
+        return drawn.read_bytes()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "demo": demo,
+    "performance": performance,
     "plans": plans,
     "settings": lambda: settings_table() + "\n",
     "support": support,
@@ -132,19 +173,24 @@ def regenerated(text: str) -> str:
     return PART.sub(renew, text)
 
 
+def generated_files() -> dict[Path, bytes]:
+    files = {path: regenerated(path.read_text("utf-8")).encode() for path in DOCUMENTS}
+    plot = redrawn()
+    return files if plot is None else {**files, PLOT: plot}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if stale")
     check = parser.parse_args().check
     stale = []
-    for document in DOCUMENTS:
-        text = document.read_text("utf-8")
-        new = regenerated(text)
-        if new == text:
+    for path, new in generated_files().items():
+        if path.exists() and path.read_bytes() == new:
             continue
-        stale.append(str(document.relative_to(ROOT)))
+        stale.append(str(path.relative_to(ROOT)))
         if not check:
-            document.write_text(new, "utf-8")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(new)
     if stale:
         print(f"{'stale' if check else 'wrote'}: {', '.join(stale)}")
     return int(check and bool(stale))

@@ -26,9 +26,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cache_app = typer.Typer(help="The compiled kernels kept on disk.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure, and judge what was measured.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
+app.add_typer(bench_app, name="bench")
+
+RECORDS = Path("benchmarks/records")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+Records = Annotated[Path, typer.Option(help="Directory of records.", exists=True, file_okay=False)]
 
 
 @app.command()
@@ -116,9 +122,7 @@ def explain(
 
 @app.command()
 def evidence(
-    records: Annotated[
-        Path, typer.Option(help="Directory of records.", exists=True, file_okay=False)
-    ] = Path("benchmarks/records"),
+    records: Records = RECORDS,
     require: Annotated[
         str, typer.Option(help="The rung that every kernel must have reached.")
     ] = "compiled",
@@ -158,6 +162,55 @@ def warm(
     with display.progress() as tell:
         report = cache.warm(match, jobs, tell)
     display.emit(report, cache.render_warm, as_json)
+
+
+@bench_app.command()
+def forward(
+    cells: Annotated[
+        list[str] | None,
+        typer.Option("--cell", help="Such as d128cs4096 (c: causal). Default: the whole grid."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time for all timing laps together.")] = 110.0,
+    peers: Annotated[bool, typer.Option(help="Also measure the peers.")] = True,
+    wheel: Annotated[Path | None, typer.Option(help="Wheel whose size to record.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Where git cannot be asked.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The record to write.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="The plot to draw, .svg or .png.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the record's cells.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The forward against its peers, interleaved in one run on a Hopper GPU."""
+    from hopwell.bench import environment
+    from hopwell.bench.forward import Options
+    from hopwell.bench.grid import parse_cells, standard_grid
+    from hopwell.commands import bench
+
+    options = Options(
+        cells=parse_cells(cells) if cells else standard_grid(),
+        seconds=seconds,
+        peers=peers,
+        wheel=wheel,
+        commit=commit,
+    )
+    if output is None:
+        output = RECORDS / f"forward-{environment.now()[:10]}.json"
+    with display.progress() as tell:
+        report = bench.forward(
+            options,
+            output,
+            plot,
+            resume,
+            lambda done, total, text: tell(f"{done} of {total}: {text}"),
+        )
+    display.emit(report, bench.render_forward, as_json)
+
+
+@bench_app.command()
+def summary(records: Records = RECORDS, as_json: Json = False) -> None:
+    """The newest record against the project's targets: reached, and where it falls short."""
+    from hopwell.commands import bench
+
+    display.emit(bench.summary(records), bench.render_summary, as_json)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,12 @@ def test_doctor_fails_when_attention_is_wrong(run: Run, monkeypatch: pytest.Monk
 
 
 def test_doctor_names_what_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = doctor.version
-
-    def version(distribution: str) -> str:
+    def lacking(distribution: str) -> str:
         if distribution.startswith("nvidia-"):
             raise PackageNotFoundError(distribution)
-        return installed(distribution)
+        return version(distribution)
 
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(doctor, "version", lacking)
     code, out, _ = run("doctor", "--json")
     compiling = next(
         row for row in report_of(out)["capabilities"] if row["name"] == "compile Hopper kernels"

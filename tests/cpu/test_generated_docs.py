@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -69,8 +70,6 @@ def test_every_named_part_has_a_source(script: ModuleType) -> None:
 
 
 def test_links_inside_the_documents_lead_somewhere(script: ModuleType) -> None:
-    import re
-
     for path in script.DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"

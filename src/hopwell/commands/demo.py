@@ -119,7 +119,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
         "artifact_hash": artifact.manifest.artifact_hash,
         "source": source,
         "seconds": seconds,
-        "rows": [asdict(row) for row in rows],
+        "rows": [row.to_json() for row in rows],
         "gpu": _no_gpu(),
     }
 
@@ -176,10 +176,7 @@ def render(report: Report, console: Console) -> None:
         soft_wrap=True,
     )
     console.print()
-    rows = [
-        (row["name"], _plain(row["expected"]), _plain(row["actual"]), row["ok"])
-        for row in kernel["rows"]
-    ]
+    rows = [(row["name"], row["expected"], row["actual"], row["ok"]) for row in kernel["rows"]]
     title = "What the plan expects, and what PTX and cubin hold"
     console.print(table(title, ("", "expected", "actual", "ok"), rows))
     if kernel["gpu"] is not None:
@@ -193,10 +190,6 @@ def render(report: Report, console: Console) -> None:
             f"Rung reached: executed. One call takes {kernel['microseconds']['median']:.1f} us.",
             highlight=False,
         )
-
-
-def _plain(value: object) -> str:
-    return "-" if value is None else str(value)
 
 
 def _errors_table(rows: list[dict[str, Any]]) -> Any:

@@ -1,0 +1,206 @@
+"""``torch.ops.hopwell.attention``: the custom op under :func:`hopwell.attention`.
+
+One schema per layout, always returning (out, lse), the window as two optional ints. Registered
+through ``torch.library.Library``, whose ``impl`` costs microseconds per call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hopwell import cpu, dispatch
+from hopwell.errors import GradientUnsupported
+from hopwell.execution import Call
+from hopwell.masks import Mask
+from hopwell.problem import Problem, check_tensors
+
+_OPTIONS = (
+    "SymInt? window_left=None, SymInt? window_right=None, float? scale=None, float? softcap=None"
+)
+
+_library = torch.library.Library("hopwell", "DEF")
+_library.define(
+    f"attention(Tensor q, Tensor k, Tensor v, Tensor? sink=None, *, {_OPTIONS}, "
+    'bool deterministic=False, str backend="auto", str fallback="error", '
+    "bool needs_grad=False) -> (Tensor out, Tensor lse)"
+)
+_library.define(
+    "attention_backward(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, "
+    f"Tensor? sink=None, *, {_OPTIONS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dsink)"
+)
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None = None,
+    *,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    backend: str = "auto",
+    fallback: str = "error",
+    needs_grad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    problem = Problem.from_tensors(
+        q,
+        k,
+        v,
+        window=(window_left, window_right),
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        return_lse=True,
+        deterministic=deterministic,
+        needs_grad=needs_grad,
+    )
+    choice = dispatch.choose(problem, backend, fallback)
+    return Call(problem, choice, q, k, v)(q, k, v, sink)
+
+
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    check_tensors(q, k, v, sink)
+    batch, seqlen_q, heads_q, _ = q.shape
+    out = q.new_empty(batch, seqlen_q, heads_q, v.shape[3])
+    return out, q.new_empty(batch, heads_q, seqlen_q, dtype=torch.float32)
+
+
+def _backward(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None = None,
+    *,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    mask = Mask(window_left, window_right).canonical(q.shape[1], k.shape[1])
+    terms = cpu.Terms(q.shape[3] ** -0.5 if scale is None else scale, mask, softcap, sink)
+    dq, dk, dv, dsink = cpu.backward(grad_out, grad_lse, q, k, v, terms)
+    return dq, dk, dv, q.new_empty(0) if dsink is None else dsink
+
+
+def _backward_fake(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    return dq, dk, dv, q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+
+
+# -- autograd --------------------------------------------------------------------------------
+
+
+class _Attention(torch.autograd.Function):
+    """Differentiable in q, k, v and sink, through out and lse. Options arrive as one tuple."""
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: tuple[tuple[str, Any], ...]
+    ) -> tuple[Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            # The backend has to know now: one without a backward refuses here, at the forward.
+            result: tuple[Tensor, Tensor] = torch.ops.hopwell.attention.default(
+                q, k, v, sink, **{**dict(options), "needs_grad": True}
+            )
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        q, k, v, sink, options = inputs
+        ctx.save_for_backward(q, k, v, sink)
+        ctx.set_materialize_grads(False)
+        ctx.options = {key: value for key, value in options if key in _BACKWARD_OPTIONS}
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad_out, grad_lse = grads
+        q, k, v, sink = ctx.saved_tensors
+        if grad_out is None:
+            grad_out = q.new_zeros(*q.shape[:3], v.shape[3])
+        dq, dk, dv, dsink = torch.ops.hopwell.attention_backward.default(
+            grad_out, grad_lse, q, k, v, sink, **ctx.options
+        )
+        return dq, dk, dv, None if sink is None else dsink, None
+
+
+_BACKWARD_OPTIONS = ("window_left", "window_right", "scale", "softcap")
+
+
+def _wants_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def _refuse_forward_mode(*tensors: Tensor | None) -> None:
+    if forward_ad._current_level < 0:
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise GradientUnsupported(
+            "forward-mode derivative",
+            expected="inputs without a tangent",
+            actual="a dual tensor",
+            consequence="Nothing was computed. Reverse mode is supported on the CPU backend.",
+        )
+
+
+def _forward_autograd(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    _refuse_forward_mode(q, k, v, sink)
+    if _wants_grad(q, k, v, sink):
+        result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sink, tuple(options.items()))
+        return result
+    with torch._C._AutoDispatchBelowAutograd():
+        result = torch.ops.hopwell.attention.default(q, k, v, sink, **options)
+    return result
+
+
+def _backward_autograd(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if _wants_grad(grad_out, grad_lse, q, k, v, sink):
+        raise GradientUnsupported(
+            "second derivative of attention",
+            expected="a backward without create_graph=True",
+            actual="create_graph=True",
+            consequence="Nothing was computed.",
+        )
+    with torch._C._AutoDispatchBelowAutograd():
+        result: tuple[Tensor, Tensor, Tensor, Tensor] = (
+            torch.ops.hopwell.attention_backward.default(
+                grad_out, grad_lse, q, k, v, sink, **options
+            )
+        )
+    return result
+
+
+_library.impl("attention", _forward, "CompositeExplicitAutograd")
+_library.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+_library.impl("attention", _forward_autograd, "Autograd")
+_library.impl("attention_backward", _backward_autograd, "Autograd")
+torch.library.register_fake("hopwell::attention", _forward_fake, lib=_library)
+torch.library.register_fake("hopwell::attention_backward", _backward_fake, lib=_library)

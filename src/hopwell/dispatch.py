@@ -191,15 +191,19 @@ def choose(problem: Problem, backend: str = "auto", fallback: str = "error") -> 
             return Choice(name, _plan_of(problem) if name == "hopper" else None)
     if fallback == "torch":
         return Choice("torch", fallback=tuple(r for rows in refused.values() for r in rows))
-    for name, rows in refused.items():
-        if [row.predicate for row in rows] == ["gradient"]:
-            raise GradientUnsupported(
-                f"gradient through the {name} backend",
-                expected="inputs that do not require grad, or torch.no_grad()",
-                actual=rows[0].actual,
-                consequence='Nothing was computed. Pass fallback="torch" for PyTorch\'s gradients.',
-            )
+    if any([row.predicate for row in rows] == ["gradient"] for rows in refused.values()):
+        raise gradient_unsupported()
     raise UnsupportedProblem(refused)
+
+
+def gradient_unsupported() -> GradientUnsupported:
+    """The error of a call that only its gradient keeps from running."""
+    return GradientUnsupported(
+        "gradient through a GPU kernel",
+        expected="inputs that do not require grad, or torch.no_grad()",
+        actual="an input that requires grad",
+        consequence='Nothing was computed. Pass fallback="torch" for PyTorch\'s gradients.',
+    )
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ down directly (no torch needed), which is how the command line asks what a machi
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hopwell.errors import InputError, InputTypeError
@@ -160,7 +159,7 @@ def stride_class(x: Tensor) -> str:
     return "tma"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _arch(index: int | None) -> str:
     import torch
 
@@ -243,7 +242,7 @@ def check_softcap(softcap: object) -> None:
 def _check_positive(what: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _type_error(what, "a real number or None", type(value).__name__)
-    if not (math.isfinite(value) and 0 < value <= _FLOAT32_MAX):
+    if not 0 < value <= _FLOAT32_MAX:  # false for NaN too
         raise _value_error(what, "finite and positive, in float32's range (None: default)", value)
 
 

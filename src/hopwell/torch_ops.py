@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from hopwell import cpu, dispatch
 from hopwell.errors import GradientUnsupported
@@ -109,26 +110,30 @@ def _backward_fake(
 # -- autograd --------------------------------------------------------------------------------
 
 
-class _Attention(torch.autograd.Function):
-    """Differentiable in q, k, v and sink, through out and lse. Options arrive as one tuple."""
+class _Attention(_SingleLevelFunction):
+    """Differentiable in q, k, v and sink, through out and lse. Options arrive as one tuple.
+
+    Single level: below the dispatcher, ``torch.func`` has already taken its own level off.
+    """
 
     @staticmethod
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: tuple[tuple[str, Any], ...]
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sink: Tensor | None,
+        options: tuple[tuple[str, Any], ...],
     ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(q, k, v, sink)
+        ctx.set_materialize_grads(False)
+        ctx.options = {key: value for key, value in options if key in _BACKWARD_OPTIONS}
         with torch._C._AutoDispatchBelowAutograd():
             # The backend has to know now: one without a backward refuses here, at the forward.
             result: tuple[Tensor, Tensor] = torch.ops.hopwell.attention.default(
                 q, k, v, sink, **{**dict(options), "needs_grad": True}
             )
         return result
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        q, k, v, sink, options = inputs
-        ctx.save_for_backward(q, k, v, sink)
-        ctx.set_materialize_grads(False)
-        ctx.options = {key: value for key, value in options if key in _BACKWARD_OPTIONS}
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -161,11 +166,19 @@ def _refuse_forward_mode(*tensors: Tensor | None) -> None:
         )
 
 
+def _refuse_while_tracing(*tensors: Tensor) -> None:
+    # Tensors without data cannot be dispatched, but no kernel has a backward whatever they hold.
+    if torch._guards.detect_fake_mode(tensors) is not None:
+        raise dispatch.gradient_unsupported()
+
+
 def _forward_autograd(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     _refuse_forward_mode(q, k, v, sink)
     if _wants_grad(q, k, v, sink):
+        if q.device.type != "cpu" and options.get("fallback", "error") == "error":
+            _refuse_while_tracing(q, k, v)
         result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sink, tuple(options.items()))
         return result
     with torch._C._AutoDispatchBelowAutograd():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hopwell.dispatch import tile_count
@@ -155,7 +155,7 @@ def on_device(index: int | None) -> Any:
     return torch.cuda.device(-1 if index is None else index)
 
 
-@lru_cache(maxsize=None)
+@cache
 def sm_count(index: int | None) -> int:
     """Streaming multiprocessors of a CUDA device."""
     import torch

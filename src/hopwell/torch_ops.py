@@ -6,10 +6,13 @@ through ``torch.library.Library``, whose ``impl`` costs microseconds per call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
@@ -22,6 +25,8 @@ from hopwell.problem import Problem, check_tensors
 _OPTIONS = (
     "SymInt? window_left=None, SymInt? window_right=None, float? scale=None, float? softcap=None"
 )
+
+_Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _library = torch.library.Library("hopwell", "DEF")
 _library.define(
@@ -87,7 +92,7 @@ def _backward(
     window_right: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> _Four:
     mask = Mask(window_left, window_right).canonical(q.shape[1], k.shape[1])
     terms = cpu.Terms(q.shape[3] ** -0.5 if scale is None else scale, mask, softcap, sink)
     dq, dk, dv, dsink = cpu.backward(grad_out, grad_lse, q, k, v, terms)
@@ -102,12 +107,27 @@ def _backward_fake(
     v: Tensor,
     sink: Tensor | None = None,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> _Four:
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     return dq, dk, dv, q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
 
 
 # -- autograd --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _below_autograd() -> Iterator[None]:
+    """Dispatch past autograd at this level; an outer ``torch.func`` level still differentiates.
+
+    PyTorch switches gradients off inside a Function's forward, and nested transforms would
+    inherit that: their derivative would silently be zero.
+    """
+    with ExitStack() as stack:
+        if torch._C._are_functorch_transforms_active():
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        yield
 
 
 class _Attention(_SingleLevelFunction):
@@ -128,7 +148,7 @@ class _Attention(_SingleLevelFunction):
         ctx.save_for_backward(q, k, v, sink)
         ctx.set_materialize_grads(False)
         ctx.options = {key: value for key, value in options if key in _BACKWARD_OPTIONS}
-        with torch._C._AutoDispatchBelowAutograd():
+        with _below_autograd():
             # The backend has to know now: one without a backward refuses here, at the forward.
             result: tuple[Tensor, Tensor] = torch.ops.hopwell.attention.default(
                 q, k, v, sink, **{**dict(options), "needs_grad": True}
@@ -145,6 +165,26 @@ class _Attention(_SingleLevelFunction):
             grad_out, grad_lse, q, k, v, sink, **ctx.options
         )
         return dq, dk, dv, None if sink is None else dsink, None
+
+
+class _AttentionBackward(_SingleLevelFunction):
+    """The first derivative, which ``create_graph`` may record; the second is an error."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> _Four:
+        *tensors, options = arguments
+        with _below_autograd():
+            result: _Four = torch.ops.hopwell.attention_backward.default(*tensors, **dict(options))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise GradientUnsupported(
+            "second derivative of attention",
+            expected="first derivatives only",
+            actual="a derivative of a gradient",
+            consequence="Nothing was computed.",
+        )
 
 
 _BACKWARD_OPTIONS = ("window_left", "window_right", "scale", "softcap")
@@ -179,9 +219,10 @@ def _forward_autograd(
     if _wants_grad(q, k, v, sink):
         if q.device.type != "cpu" and options.get("fallback", "error") == "error":
             _refuse_while_tracing(q, k, v)
-        result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sink, tuple(options.items()))
+        with enable_single_level_autograd_function():
+            result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sink, tuple(options.items()))
         return result
-    with torch._C._AutoDispatchBelowAutograd():
+    with _below_autograd():
         result = torch.ops.hopwell.attention.default(q, k, v, sink, **options)
     return result
 
@@ -194,20 +235,15 @@ def _backward_autograd(
     v: Tensor,
     sink: Tensor | None = None,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if _wants_grad(grad_out, grad_lse, q, k, v, sink):
-        raise GradientUnsupported(
-            "second derivative of attention",
-            expected="a backward without create_graph=True",
-            actual="create_graph=True",
-            consequence="Nothing was computed.",
-        )
-    with torch._C._AutoDispatchBelowAutograd():
-        result: tuple[Tensor, Tensor, Tensor, Tensor] = (
-            torch.ops.hopwell.attention_backward.default(
-                grad_out, grad_lse, q, k, v, sink, **options
-            )
-        )
+) -> _Four:
+    arguments = (grad_out, grad_lse, q, k, v, sink)
+    _refuse_forward_mode(*arguments)
+    if _wants_grad(*arguments):
+        with enable_single_level_autograd_function():
+            result: _Four = _AttentionBackward.apply(*arguments, tuple(options.items()))
+        return result
+    with _below_autograd():
+        result = torch.ops.hopwell.attention_backward.default(*arguments, **options)
     return result
 
 

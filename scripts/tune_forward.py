@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import glob
 import json
 import math
-import os
 import queue
 import re
 import subprocess
@@ -27,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +90,19 @@ def open_cuda_runtime() -> None:
     import torch
 
     torch.cuda.init()
-    for pattern in (
-        os.path.join(os.path.dirname(torch.__file__), "lib", "libcudart*.so*"),
-        os.path.join(os.path.dirname(torch.__file__), "..", "nvidia", "*", "lib", "libcudart.so*"),
-    ):
-        for library in sorted(glob.glob(pattern)):
-            ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-            return
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            if "libcudart" in line:
-                ctypes.CDLL(line.split()[-1], mode=ctypes.RTLD_GLOBAL)
-                return
+    package = Path(torch.__file__).parent
+    shipped = [
+        *package.glob("lib/libcudart*.so*"),
+        *package.parent.glob("nvidia/*/lib/libcudart.so*"),
+    ]
+    mapped = [
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "libcudart" in line
+    ]
+    for library in [*mapped, *map(str, sorted(shipped))]:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        return
 
 
 def make_inputs(cell: Cell, seed: int) -> tuple[Any, Any, Any]:
@@ -164,13 +164,15 @@ def check_variant(variant: Variant, sms: int) -> None:
     kernel = variant.load()
     worst: dict[str, float] = {}
     for seed, cell in enumerate(check_problems(variant)):
-        problem = f"b{cell.batch} sq{cell.seqlen_q} sk{cell.seqlen_k} h{cell.heads_q}/{cell.heads_k} d{cell.head_dim}"
+        problem = (
+            f"b{cell.batch} sq{cell.seqlen_q} sk{cell.seqlen_k} "
+            f"h{cell.heads_q}/{cell.heads_k} d{cell.head_dim}"
+        )
         emit("begin", variant=variant.name, step=f"check {problem}")
         q, k, v = make_inputs(cell, seed)
-        arguments = dict(causal=cell.causal, scale=cell.scale)
         pairs = accuracy.spread_pairs(cell.batch, cell.heads_q, 12)
-        expected = accuracy.reference(q, k, v, pairs=pairs, **arguments)
-        allowed = accuracy.budget(q, k, v, expected, **arguments)
+        expected = accuracy.reference(q, k, v, causal=cell.causal, scale=cell.scale, pairs=pairs)
+        allowed = accuracy.budget(q, k, v, expected, causal=cell.causal, scale=cell.scale)
         outputs = []
         for _ in range(2):
             o, lse = make_outputs(cell)
@@ -181,7 +183,7 @@ def check_variant(variant: Variant, sms: int) -> None:
         broken = list(allowed.broken_by(found))
         if outputs[0][0].isnan().any() or outputs[0][1].isnan().any():
             broken.append("NaN or unwritten elements")
-        if not all(torch.equal(a, b) for a, b in zip(outputs[0], outputs[1])):
+        if not all(torch.equal(a, b) for a, b in zip(*outputs, strict=True)):
             broken.append("two runs differ")
         if broken:
             emit("failed", variant=variant.name, error=f"{problem}: {'; '.join(broken)}")
@@ -230,17 +232,20 @@ def time_cell(
 
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     sets = [make_inputs(cell, seed) for seed in range(input_sets(cell.tensor_bytes, l2))]
-    arguments = dict(causal=cell.causal, scale=cell.scale)
     pairs = accuracy.spread_pairs(cell.batch, cell.heads_q, 3)
-    expected = accuracy.reference(*sets[0], pairs=pairs, **arguments)
-    allowed = accuracy.budget(*sets[0], expected, **arguments)
+    expected = accuracy.reference(*sets[0], causal=cell.causal, scale=cell.scale, pairs=pairs)
+    allowed = accuracy.budget(*sets[0], expected, causal=cell.causal, scale=cell.scale)
     works: dict[str, Work] = {}
     found: dict[str, Any] = {}
+
+    def launch(kernel: Any, o: Any, lse: Any, inputs: Any) -> None:
+        kernel(*inputs, o, lse, cell.scale, sms)
+
     for name, kernel in kernels.items():
         emit("begin", variant=name, step=f"run {cell.name}")
         o, lse = make_outputs(cell)
         try:
-            kernel(*sets[0], o, lse, cell.scale, sms)
+            launch(kernel, o, lse, sets[0])
             torch.cuda.synchronize()
         except Exception as error:
             emit("failed", variant=name, error=f"{cell.name}: {error}"[:600])
@@ -251,9 +256,7 @@ def time_cell(
             emit("failed", variant=name, error=f"{cell.name}: {'; '.join(broken)}")
             continue
         found[name] = result.to_json()
-        works[name] = Work(
-            [lambda s=s, k=kernel, o=o, e=lse: k(*s, o, e, cell.scale, sms) for s in sets]
-        )
+        works[name] = Work([partial(launch, kernel, o, lse, inputs) for inputs in sets])
     for peer in peers:
         emit("begin", variant=None, step=f"{peer.name} {cell.name}")
         calls = [peer.bind(*s, cell.causal, cell.scale) for s in sets]
@@ -321,7 +324,8 @@ class Tuner:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         child.stdin.write(json.dumps(work))
         child.stdin.close()
         lines: queue.Queue[str | None] = queue.Queue()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any, Protocol
 
@@ -158,7 +159,7 @@ def interleave(
             first = index * pace.calls
             with work.scope():
                 clock.hold(pace.hold_seconds)
-                laps[name] = clock.lap(lambda w=work, f=first: _run(w, f, pace.calls))
+                laps[name] = clock.lap(partial(_run, work, first, pace.calls))
         if after_round is not None:
             after_round()
         clock.synchronize()
@@ -184,7 +185,7 @@ def _warm_up(works: Mapping[str, Work], clock: Clock) -> _Pace:
             _run(work, 0, max(2, len(work.calls)))
             clock.synchronize()
             start = time.perf_counter()
-            read = clock.lap(lambda w=work: _run(w, 0, 2))
+            read = clock.lap(partial(_run, work, 0, 2))
             host.append((time.perf_counter() - start) / 2)
             clock.synchronize()
             device.append(read() / 2)

@@ -59,7 +59,7 @@ class Variant:
         import tvm_ffi
 
         module = tvm_ffi.load_module(str(self.path / "kernel.so"))
-        names = [self.manifest.get(key) for key in ("function", "entry", "plan_name")]
+        names = [self.manifest.get(key) for key in ("export_symbol", "function", "plan_name")]
         for name in [*filter(None, names), "forward", "hopwell_forward"]:
             try:
                 return module[name]

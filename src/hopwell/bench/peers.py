@@ -18,7 +18,6 @@ from hopwell.bench.timing import Work
 if TYPE_CHECKING:
     import torch
 
-Forward = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", bool, float], "torch.Tensor"]
 Bind = Callable[
     ["torch.Tensor", "torch.Tensor", "torch.Tensor", bool, float], Callable[[], "torch.Tensor"]
 ]
@@ -82,7 +81,8 @@ def _flash_attention_4() -> Peer:
     ) -> Callable[[], torch.Tensor]:
         def call() -> torch.Tensor:
             result = function(q, k, v, softmax_scale=scale, causal=causal)
-            return result[0] if isinstance(result, tuple) else result
+            o: torch.Tensor = result[0] if isinstance(result, tuple) else result
+            return o
 
         return call
 
@@ -158,25 +158,30 @@ def verify_operator(peer: Peer, call: Callable[[], Any]) -> None:
         PeerMismatch: another operator ran.
         RuntimeError: PyTorch refused the backend for this problem.
     """
-    from torch.utils._python_dispatch import TorchDispatchMode
+    seen: set[str] = set()
+    with peer.scope():
+        if peer.operator is None:
+            call()
+            return
+        with _watch_operators(seen):
+            call()
+    if peer.operator not in seen:
+        raise PeerMismatch(f"{peer.name}: expected {peer.operator}, ran {sorted(seen)}")
 
-    seen: list[str] = []
+
+def _watch_operators(seen: set[str]) -> AbstractContextManager[object]:
+    """Collects the names of the operators that PyTorch dispatches inside the block."""
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            seen.append(func._schema.name)
+            seen.add(func._schema.name)
             return func(*args, **(kwargs or {}))
 
-    with peer.scope():
-        if peer.operator is None:
-            call()
-            return
-        with Watch():
-            call()
-    if peer.operator not in seen:
-        raise PeerMismatch(f"{peer.name}: expected {peer.operator}, ran {sorted(set(seen))}")
+    watch: AbstractContextManager[object] = Watch()  # type: ignore[no-untyped-call]
+    return watch
 
 
 def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import hopwell
 from hopwell.bench import accuracy, environment, new_process
@@ -167,10 +167,8 @@ def ours() -> Peer:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
     ) -> Callable[[], torch.Tensor]:
         def call() -> torch.Tensor:
-            o: torch.Tensor = hopwell.attention(
-                q, k, v, causal=causal, scale=scale, backend="hopper"
-            )
-            return o
+            o = hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
+            return cast("torch.Tensor", o)
 
         return call
 
@@ -438,18 +436,19 @@ def _call_ours(inputs: Inputs, cell: Cell) -> tuple[torch.Tensor, torch.Tensor, 
 
 def artifact_of(ran: DispatchRecord, rungs: tuple[str, ...]) -> Artifact:
     """The record's entry for a kernel that ran."""
-    from hopwell.compile import find
+    from hopwell.compile import load
 
     assert ran.plan is not None
-    found = find(ran.plan)
+    kernel = load(ran.plan)  # the process's own copy: what just ran
+    assert kernel.artifact_hash == ran.artifact_hash
     return Artifact(
         plan_name=ran.plan.name,
-        compile_key=ran.compile_key or "",
-        artifact_hash=ran.artifact_hash or "",
-        kernel_symbol=ran.kernel_symbol or "",
-        source=ran.cache or "",
+        compile_key=kernel.key,
+        artifact_hash=kernel.artifact_hash,
+        kernel_symbol=kernel.symbol,
+        source=kernel.source,
         rungs=rungs,
-        manifest=found[0].manifest.to_json() if found is not None else {},
+        manifest=kernel.artifact.manifest.to_json(),
     )
 
 

@@ -144,7 +144,7 @@ def _spills(record: Record) -> Reading | None:
 
 
 def _spilled_bytes(resources: dict[str, Any]) -> float | None:
-    counts = [value for key, value in resources.items() if "spill" in key]
+    counts = [v for key, v in resources.items() if "spill" in key and isinstance(v, (int, float))]
     return float(sum(counts)) if counts else None
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32
+from cutlass import BFloat16, Float32, Int32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
 from cutlass.cutlass_dsl import T, dsl_user_op
@@ -78,3 +76,15 @@ def convert(source: cute.Tensor, target: cute.Tensor) -> None:
     words = cute.recast_tensor(target, Int32)
     for i in range(cute.size(words)):
         words[i] = _pack(source[2 * i], source[2 * i + 1], kind)
+
+
+def store_fragment(
+    mma: cute.TiledMma, thread: Int32, acc: cute.Tensor, target: cute.Tensor
+) -> None:
+    """Round an accumulator of ``mma`` to ``target``'s 16-bit type and store it in shared memory."""
+    element = target.element_type
+    atom = cute.make_copy_atom(cute.nvgpu.warp.StMatrix8x8x16bOp(False, 4), element)
+    copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
+    rounded = cute.make_rmem_tensor(acc.shape, element)
+    convert(acc, rounded)
+    cute.copy(copy, copy.retile(rounded), copy.partition_D(target))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -189,9 +188,7 @@ class HopperForwardPlan:
     @property
     def register_pool(self) -> int:
         """Registers that the role targets ask for, summed over the CTA."""
-        return WARPGROUP * (
-            self.producer_registers + self.mma_warpgroups * self.consumer_registers
-        )
+        return WARPGROUP * (self.producer_registers + self.mma_warpgroups * self.consumer_registers)
 
     # -- tiles and pipelines ---------------------------------------------------------------
 
@@ -251,7 +248,7 @@ class HopperForwardPlan:
 
     # -- shared memory ---------------------------------------------------------------------
 
-    @cached_property
+    @property
     def shared_memory(self) -> tuple[Region, ...]:
         """The shared-memory map, in address order, with the events that bound each lifetime."""
         regions: list[Region] = []
@@ -298,9 +295,7 @@ class HopperForwardPlan:
     @property
     def ctas_per_sm(self) -> int:
         """Resident CTAs by shared memory and by registers."""
-        by_shared = SHARED_BYTES_PER_SM // (
-            _align(self.shared_bytes, 128) + RESERVED_SHARED_BYTES
-        )
+        by_shared = SHARED_BYTES_PER_SM // (_align(self.shared_bytes, 128) + RESERVED_SHARED_BYTES)
         return min(by_shared, REGISTERS_PER_SM // (self.threads * self.launch_registers))
 
     # -- arithmetic ------------------------------------------------------------------------
@@ -465,12 +460,12 @@ BUCKETS = ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 
 #: Tile choices per bucket; causal ones may differ.
 _TILES: dict[tuple[int, int], dict[str, Any]] = {
-    (64, 64): dict(tile_m=192, tile_n=128),
-    (96, 96): dict(tile_m=128, tile_n=128),
-    (128, 128): dict(tile_m=128, tile_n=128),
-    (192, 128): dict(tile_m=128, tile_n=112),
-    (192, 192): dict(tile_m=128, tile_n=96),
-    (256, 256): dict(tile_m=128, tile_n=80),
+    (64, 64): {"tile_m": 192, "tile_n": 128},
+    (96, 96): {"tile_m": 128, "tile_n": 128},
+    (128, 128): {"tile_m": 128, "tile_n": 128},
+    (192, 128): {"tile_m": 128, "tile_n": 112},
+    (192, 192): {"tile_m": 128, "tile_n": 96},
+    (256, 256): {"tile_m": 128, "tile_n": 80},
 }
 
 

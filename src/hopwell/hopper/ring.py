@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, cute
 
 from hopwell.hopper.plan import MBarrierSpec
 

@@ -15,8 +15,7 @@ import math
 from dataclasses import dataclass
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, cute
 
 from hopwell.hopper.fragments import ROWS, rows_view
 

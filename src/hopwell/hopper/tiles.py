@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, cute
 
 from hopwell.hopper.plan import HopperForwardPlan, TileOrder
 
-#: Head instances whose tiles a longest-first section mixes, at least. Fewer, and a section's
-#: few long tiles leave CTAs idle at its end; many more, and CTAs that run together share no keys
-#: and values: measured on H200, 132 different instances at once are bound by memory.
-MIN_SECTION = 16
+#: CTAs that stream one instance's keys and values together in longest-first order. With as many
+#: different instances in flight as CTAs a causal forward is bound by memory (measured on H200:
+#: 288 instead of 357 TFLOP/s at d = 128, S = 512).
+CTAS_PER_INSTANCE = 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,10 @@ class TileSchedule:
         return block, instance % self.heads, instance // self.heads
 
 
-def section_instances(blocks: Int32, instances: Int32, ctas: Int32) -> Int32:
-    """Instances per longest-first section: about one wave of CTAs, but not below the minimum."""
-    wave = cute.ceil_div(ctas, blocks)
-    return cutlass.min(cutlass.max(wave, MIN_SECTION), instances)
+def section_instances(instances: Int32, ctas: Int32) -> Int32:
+    """Instances per longest-first section.
+
+    A quarter of the CTAs: then a section of 4 n query blocks is a whole number of waves, which is
+    what keeps every CTA's share of long and short tiles equal (docs/notes/hopper-forward.md).
+    """
+    return cutlass.min(cute.ceil_div(ctas, CTAS_PER_INSTANCE), instances)

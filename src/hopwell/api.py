@@ -1,0 +1,266 @@
+"""``hopwell.attention``: check the arguments, choose who computes, run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hopwell import dispatch
+from hopwell import torch_ops as torch_ops  # registers torch.ops.hopwell
+from hopwell.execution import Call
+from hopwell.masks import Mask
+from hopwell.problem import (
+    TMA_ALIGNMENT,
+    Problem,
+    Window,
+    check_data,
+    check_flags,
+    check_scale,
+    check_softcap,
+    check_tensors,
+    check_window,
+)
+
+#: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
+_prepared: dict[tuple[Any, ...], Call] = {}
+_PREPARED_LIMIT = 4096
+
+# Bound once: each is asked on every eager call.
+_grad_enabled = torch.is_grad_enabled
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_tracing = torch._C._get_tracing_state
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+    fallback: str = "error",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Exact attention, ``softmax(scale * q k^T) v``, on the kernel that takes the problem.
+
+    Args:
+        q: (batch, seqlen_q, heads_q, head_dim); bfloat16, float16, float32 or float64. The last
+            dimension is contiguous, other strides are honoured, nothing is copied.
+        k: (batch, seqlen_k, heads_k, head_dim), q's dtype and device; heads_k divides heads_q and
+            query head ``h`` reads key head ``h // (heads_q // heads_k)``.
+        v: (batch, seqlen_k, heads_k, head_dim_v).
+        causal: query ``i`` sees key ``j`` when ``j <= i + seqlen_k - seqlen_q``.
+        window: (left, right) in tokens around that position, inclusive; None is unbounded.
+        scale: finite and positive; default ``1 / sqrt(head_dim)``.
+        softcap: scores become ``softcap * tanh(score / softcap)``.
+        sink: (heads_q,), in natural-log units, not scaled: adds ``exp(sink)`` to the denominator.
+        return_lse: also return the natural log-sum-exp.
+        deterministic: bitwise equal results and gradients in repeated runs.
+        backend: ``"auto"``, ``"hopper"`` or ``"cpu"``.
+        fallback: ``"error"``, or ``"torch"`` to let PyTorch compute what no backend takes.
+
+    Returns:
+        out (batch, seqlen_q, heads_q, head_dim_v) in q's dtype; with ``return_lse`` also lse
+        (batch, heads_q, seqlen_q), float32. A query that sees no key has out 0 and lse -inf
+        (with a sink: lse = sink), and zero gradients. Differentiable in q, k, v and sink on the
+        CPU, through both results.
+
+    Raises:
+        InputError: a value, shape, device or stride that cannot be meant.
+        InputTypeError: a wrong Python type or dtype.
+        UnsupportedProblem: no backend takes it; the message names every predicate that refused.
+        GradientUnsupported: an input requires grad and the kernel has no backward.
+        CompileDuringCapture: a CUDA graph is being captured and the kernel never ran before.
+    """
+    key = None
+    if window is None and softcap is None and sink is None and not torch.compiler.is_compiling():
+        key = _signature(q, k, v, causal, scale, return_lse, deterministic, backend, fallback)
+    if key is None:
+        check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
+        mask = Mask.of(causal, check_window(window))
+        out, lse = _through_op(
+            q, k, v, sink, mask, scale, softcap, deterministic, backend, fallback
+        )
+    else:
+        call = _prepared.get(key)
+        if call is None:
+            call = _prepare(
+                key, q, k, v, causal, scale, return_lse, deterministic, backend, fallback
+            )
+        out, lse = call(q, k, v, None)
+    return (out, lse) if return_lse else out
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+    fallback: str = "error",
+) -> dispatch.Explanation:
+    """What :func:`attention` would do with these arguments: its plan, or every refusal.
+
+    Runs and compiles nothing. Arguments and input errors are those of :func:`attention`.
+    """
+    tensors = [x for x in (q, k, v, sink) if isinstance(x, Tensor)]
+    problem = Problem.from_tensors(
+        q,
+        k,
+        v,
+        causal=causal,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        return_lse=return_lse,
+        deterministic=deterministic,
+        needs_grad=torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
+    )
+    return dispatch.explain(problem, backend, fallback)
+
+
+def _signature(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+    fallback: str,
+) -> tuple[Any, ...] | None:
+    """Everything that a prepared call depends on; None where the dispatcher has to be asked.
+
+    The dispatcher is only bypassed for plain tensors while nothing watches or transforms the
+    call: no gradient, tracer, mode, transform, tangent or lazy negation. Flags are compared by
+    type because 1 == True would find the entry of a valid call.
+    """
+    if (
+        type(q) is not Tensor
+        or type(k) is not Tensor
+        or type(v) is not Tensor
+        or type(causal) is not bool
+        or type(return_lse) is not bool
+        or type(deterministic) is not bool
+        or type(backend) is not str
+        or type(fallback) is not str
+        or not (scale is None or type(scale) is float)
+        or (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        or _function_modes()
+        or _dispatch_modes()
+        or _transforms() is not None
+        or _tracing() is not None
+        or forward_ad._current_level >= 0
+        or q.layout is not torch.strided
+        or k.layout is not torch.strided
+        or v.layout is not torch.strided
+        or q.is_nested
+        or q.is_neg()
+        or k.is_neg()
+        or v.is_neg()
+    ):
+        return None
+    aligned = not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT
+    return (
+        q.shape,
+        k.shape,
+        v.shape,
+        q.stride(),
+        k.stride(),
+        v.stride(),
+        q.dtype,
+        k.dtype,
+        v.dtype,
+        q.device,
+        k.device,
+        v.device,
+        aligned,
+        causal,
+        scale,
+        return_lse,
+        deterministic,
+        backend,
+        fallback,
+    )
+
+
+def _prepare(
+    key: tuple[Any, ...],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+    fallback: str,
+) -> Call:
+    problem = Problem.from_tensors(
+        q,
+        k,
+        v,
+        causal=causal,
+        scale=scale,
+        return_lse=return_lse,
+        deterministic=deterministic,
+    )
+    call = Call(problem, dispatch.choose(problem, backend, fallback), q, k, v)
+    if len(_prepared) >= _PREPARED_LIMIT:
+        _prepared.clear()
+    _prepared[key] = call
+    return call
+
+
+def _through_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    mask: Mask,
+    scale: float | None,
+    softcap: float | None,
+    deterministic: bool,
+    backend: str,
+    fallback: str,
+) -> tuple[Tensor, Tensor]:
+    check_scale(scale)
+    check_softcap(softcap)
+    dispatch.check_backend(backend, fallback)
+    if not torch.compiler.is_compiling():
+        # While tracing, the op's fake implementation does this.
+        check_tensors(q, k, v, sink)
+        check_data(q)
+    result: tuple[Tensor, Tensor] = torch.ops.hopwell.attention.default(
+        q,
+        k,
+        v,
+        sink,
+        window_left=mask.left,
+        window_right=mask.right,
+        scale=scale,
+        softcap=softcap,
+        deterministic=deterministic,
+        backend=backend,
+        fallback=fallback,
+    )
+    return result

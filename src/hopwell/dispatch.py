@@ -1,0 +1,320 @@
+"""Which backend takes a problem, and if none, which named predicates refused it.
+
+The support table is data: :data:`SUPPORT` is used here, by the command line, by the tests and by
+the generated documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hopwell.errors import (
+    GradientUnsupported,
+    InputError,
+    InputTypeError,
+    Refusal,
+    UnsupportedProblem,
+)
+from hopwell.hopper.plan import BUCKETS, HopperForwardPlan, bucket_of, forward_plan
+from hopwell.hopper.plan import DTYPES as HOPPER_DTYPES
+from hopwell.problem import DTYPES, Problem
+
+#: What ``fallback`` may be: raise, or let PyTorch compute on the tensors' own device.
+FALLBACKS = ("error", "torch")
+
+_INDEX_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One row of the support table: ``holds`` decides, the rest says what and why."""
+
+    name: str
+    expected: str
+    holds: Callable[[Problem], bool]
+    actual: Callable[[Problem], object]
+
+    def refusal(self, problem: Problem) -> Refusal | None:
+        """None when the problem satisfies the predicate."""
+        if self.holds(problem):
+            return None
+        return Refusal(self.name, self.expected, str(self.actual(problem)))
+
+
+def _strides_of(name: str) -> Predicate:
+    return Predicate(
+        f"{name}_strides",
+        "base address and strides multiples of 16 bytes, strides under 2^40 bytes",
+        lambda p: getattr(p, f"{name}_strides") == "tma",
+        lambda p: f"{name} that the tensor copy engine cannot address",
+    )
+
+
+def _plan_of(problem: Problem) -> HopperForwardPlan | None:
+    bucket = bucket_of(problem.head_dim, problem.head_dim_v)
+    if bucket is None or problem.dtype not in HOPPER_DTYPES:
+        return None
+    return forward_plan(problem.dtype, bucket, problem.mask.is_causal)
+
+
+def _extents(p: Problem) -> tuple[int, ...]:
+    return (p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k)
+
+
+def _tiles_fit(p: Problem) -> bool:
+    plan = _plan_of(p)
+    return plan is None or tile_count(plan, p) < _INDEX_LIMIT
+
+
+def tile_count(plan: HopperForwardPlan, problem: Problem) -> int:
+    """Output tiles of a problem under a plan."""
+    return -(-problem.seqlen_q // plan.tile_m) * problem.heads_q * problem.batch
+
+
+_HOPPER = (
+    Predicate("device", "cuda", lambda p: p.device == "cuda", lambda p: p.device),
+    Predicate("arch", "sm_90", lambda p: p.arch == "sm_90", lambda p: p.arch),
+    Predicate(
+        "dtype", " or ".join(HOPPER_DTYPES), lambda p: p.dtype in HOPPER_DTYPES, lambda p: p.dtype
+    ),
+    Predicate(
+        "head_dims",
+        "inside one of the buckets " + ", ".join(str(bucket) for bucket in BUCKETS),
+        lambda p: bucket_of(p.head_dim, p.head_dim_v) is not None,
+        lambda p: (p.head_dim, p.head_dim_v),
+    ),
+    Predicate(
+        "head_dim_multiple",
+        "head_dim and head_dim_v multiples of 8",
+        lambda p: p.head_dim % 8 == 0 and p.head_dim_v % 8 == 0,
+        lambda p: (p.head_dim, p.head_dim_v),
+    ),
+    Predicate(
+        "mask",
+        "full or causal",
+        lambda p: p.mask.is_full or p.mask.is_causal,
+        lambda p: p.mask,
+    ),
+    Predicate("softcap", "none", lambda p: p.softcap is None, lambda p: p.softcap),
+    Predicate("sink", "none", lambda p: not p.sink, lambda p: "a sink"),
+    _strides_of("q"),
+    _strides_of("k"),
+    _strides_of("v"),
+    Predicate(
+        "extents",
+        "batch, lengths and heads under 2^31",
+        lambda p: max(_extents(p)) < _INDEX_LIMIT,
+        _extents,
+    ),
+    Predicate("tiles", "fewer than 2^31 output tiles", _tiles_fit, lambda p: "2^31 or more"),
+    Predicate(
+        "gradient",
+        "none (the backward is not there yet)",
+        lambda p: not p.needs_grad,
+        lambda p: "an input that requires grad",
+    ),
+)
+
+_CPU = (
+    Predicate("device", "cpu", lambda p: p.device == "cpu", lambda p: p.device),
+    Predicate("dtype", " or ".join(DTYPES), lambda p: p.dtype in DTYPES, lambda p: p.dtype),
+)
+
+#: Every backend with the predicates that a problem must satisfy, in order of preference.
+SUPPORT: Mapping[str, tuple[Predicate, ...]] = {"hopper": _HOPPER, "cpu": _CPU}
+
+#: What ``backend`` may be.
+BACKENDS = ("auto", *SUPPORT)
+
+Refusals = Mapping[str, tuple[Refusal, ...]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who computes: a backend of :data:`SUPPORT`, or ``"torch"`` for an allowed fallback.
+
+    ``plan`` is the kernel's plan (None when PyTorch computes); ``fallback`` holds what every
+    asked backend refused, None when one of them runs.
+    """
+
+    backend: str
+    plan: HopperForwardPlan | None = None
+    fallback: tuple[Refusal, ...] | None = None
+
+
+def refusals(problem: Problem, backend: str = "auto") -> Refusals:
+    """What each asked backend refuses; an empty tuple means that it takes the problem."""
+    asked = SUPPORT if backend == "auto" else {backend: SUPPORT[backend]}
+    return {
+        name: tuple(r for row in rows if (r := row.refusal(problem)) is not None)
+        for name, rows in asked.items()
+    }
+
+
+def check_backend(backend: object, fallback: object) -> None:
+    """Raise a typed error unless both are among the known names."""
+    for name, value, known in (
+        ("backend", backend, BACKENDS),
+        ("fallback", fallback, FALLBACKS),
+    ):
+        if not isinstance(value, str):
+            raise InputTypeError(
+                name,
+                expected=f"one of {', '.join(known)}",
+                actual=type(value).__name__,
+                consequence="Nothing was computed.",
+            )
+        if value not in known:
+            raise InputError(
+                name,
+                expected=f"one of {', '.join(known)}",
+                actual=repr(value),
+                consequence="Nothing was computed.",
+            )
+
+
+def choose(problem: Problem, backend: str = "auto", fallback: str = "error") -> Choice:
+    """The first asked backend that takes the problem.
+
+    Raises:
+        GradientUnsupported: only the missing backward keeps a kernel from running.
+        UnsupportedProblem: none takes it and ``fallback`` is ``"error"``.
+    """
+    check_backend(backend, fallback)
+    refused = refusals(problem, backend)
+    for name, rows in refused.items():
+        if not rows:
+            return Choice(name, _plan_of(problem) if name == "hopper" else None)
+    if fallback == "torch":
+        return Choice("torch", fallback=tuple(r for rows in refused.values() for r in rows))
+    if any([row.predicate for row in rows] == ["gradient"] for rows in refused.values()):
+        raise gradient_unsupported()
+    raise UnsupportedProblem(refused)
+
+
+def gradient_unsupported() -> GradientUnsupported:
+    """The error of a call that only its gradient keeps from running."""
+    return GradientUnsupported(
+        "gradient through a GPU kernel",
+        expected="inputs that do not require grad, or torch.no_grad()",
+        actual="an input that requires grad",
+        consequence='Nothing was computed. Pass fallback="torch" for PyTorch\'s gradients.',
+    )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would run, and what every other asked backend refuses. ``str()`` is for people."""
+
+    problem: Problem
+    choice: Choice | None
+    refusals: Refusals
+
+    def __str__(self) -> str:
+        lines = []
+        for name, rows in self.refusals.items():
+            if rows:
+                lines.append(f"{name}: refuses")
+                lines += [f"  {row}" for row in rows]
+            elif self.choice is not None and self.choice.backend == name:
+                plan = self.choice.plan
+                lines.append(f"{name}: runs {plan.name if plan else 'PyTorch'}")
+            else:
+                lines.append(f"{name}: could run")
+        if self.choice is None:
+            lines.append("nothing runs: this call raises")
+        elif self.choice.backend == "torch":
+            lines.append("torch: runs as the allowed fallback")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready: problem, backend, plan and the refusals by backend."""
+        plan = self.choice.plan if self.choice else None
+        return {
+            "problem": self.problem.to_json(),
+            "backend": self.choice.backend if self.choice else None,
+            "plan": plan.to_json() if plan else None,
+            "plan_name": plan.name if plan else None,
+            "refusals": {
+                name: [asdict(row) for row in rows] for name, rows in self.refusals.items()
+            },
+        }
+
+
+def explain(problem: Problem, backend: str = "auto", fallback: str = "error") -> Explanation:
+    """The plan, or every predicate that refused each asked backend. Runs nothing."""
+    check_backend(backend, fallback)
+    try:
+        choice = choose(problem, backend, fallback)
+    except (UnsupportedProblem, GradientUnsupported):
+        choice = None
+    return Explanation(problem, choice, refusals(problem, backend))
+
+
+# -- what really ran -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DispatchRecord:
+    """One executed call.
+
+    ``compile_key``, ``artifact_hash`` and ``kernel_symbol`` are None when no kernel was launched
+    (PyTorch computed, or the problem was empty). ``cache`` says where the kernel came from:
+    ``"memory"``, ``"hit"`` (disk), ``"wheel"`` or ``"compiled"`` in ``compile_seconds``.
+    """
+
+    problem: Problem
+    backend: str
+    plan: HopperForwardPlan | None = None
+    compile_key: str | None = None
+    artifact_hash: str | None = None
+    kernel_symbol: str | None = None
+    cache: str | None = None
+    compile_seconds: float | None = None
+    fallback: tuple[Refusal, ...] | None = None
+
+    @property
+    def plan_name(self) -> str | None:
+        return self.plan.name if self.plan else None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready, the plan by name and in full."""
+        return {
+            **asdict(self),
+            "plan": self.plan.to_json() if self.plan else None,
+            "plan_name": self.plan_name,
+        }
+
+
+#: Lists that the enclosing ``record_dispatch`` blocks collect into; None costs nothing.
+_collectors: ContextVar[tuple[list[DispatchRecord], ...] | None] = ContextVar(
+    "hopwell_dispatch_records", default=None
+)
+
+#: Whether a record is wanted here: the hot path calls this, and builds a record only then.
+recording: Callable[[], object] = _collectors.get
+
+
+@contextmanager
+def record_dispatch() -> Iterator[list[DispatchRecord]]:
+    """Collect a record of every call made in this block, in this thread or task.
+
+    Blocks nest: each sees the calls inside it. A thread started inside the block has a context of
+    its own and records only when it runs in a copy of this one (``contextvars.copy_context``).
+    """
+    calls: list[DispatchRecord] = []
+    token = _collectors.set((*(_collectors.get() or ()), calls))
+    try:
+        yield calls
+    finally:
+        _collectors.reset(token)
+
+
+def record(entry: DispatchRecord) -> None:
+    """Hand a record to every enclosing :func:`record_dispatch` block."""
+    for calls in _collectors.get() or ():
+        calls.append(entry)

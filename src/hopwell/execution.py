@@ -1,0 +1,111 @@
+"""A decided call, ready to run on tensors of one signature: what dispatch chose, bound to code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hopwell import cpu, dispatch
+from hopwell.hopper import launch as hopper_launch
+from hopwell.problem import Problem
+
+#: How a kernel came into the process, in the words of a dispatch record.
+_CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
+
+
+class Call:
+    """Computes ``problem`` as ``choice`` says, for any tensors with this problem's signature.
+
+    The first call of a kernel loads it (and compiles it, where nothing else has).
+    """
+
+    __slots__ = ("_kernel", "_launch", "choice", "problem")
+
+    def __init__(
+        self, problem: Problem, choice: dispatch.Choice, q: Tensor, k: Tensor, v: Tensor
+    ) -> None:
+        self.problem = problem
+        self.choice = choice
+        self._launch: hopper_launch.Launch | None = None
+        self._kernel: Any = None
+        if choice.plan is not None and not problem.is_empty:
+            num_sms = hopper_launch.sm_count(q.device.index)
+            self._launch = hopper_launch.Launch.of(choice.plan, problem, q, k, v, num_sms)
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Run; out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q)."""
+        launch = self._launch
+        if launch is None:
+            return self._without_kernel(q, k, v, sink)
+        if launch.device is None or launch.device == torch.cuda.current_device():
+            return self._with_kernel(launch, q, k, v)
+        with hopper_launch.on_device(launch.device):
+            return self._with_kernel(launch, q, k, v)
+
+    def _with_kernel(
+        self, launch: hopper_launch.Launch, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        p = self.problem
+        out = q.new_empty((p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
+        lse = q.new_empty((p.batch, p.heads_q, p.seqlen_q), dtype=torch.float32)
+        kernel = self._kernel
+        if kernel is None:
+            return self._first(launch, q, k, v, out, lse)
+        launch(kernel, q, k, v, out, lse)
+        if dispatch.recording():
+            self._record(kernel, "memory")
+        return out, lse
+
+    def _first(
+        self,
+        launch: hopper_launch.Launch,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        plan = self.choice.plan
+        assert plan is not None  # a launch exists only with a plan
+        kernel, fresh = hopper_launch.load(plan, launch.device)
+        launch(kernel, q, k, v, out, lse)
+        # Only now is its code on the device: before, a graph capture must not meet it.
+        hopper_launch.keep(plan, launch.device, kernel)
+        self._kernel = kernel
+        if dispatch.recording():
+            self._record(kernel, _CACHE_WORD[kernel.source] if fresh else "memory")
+        return out, lse
+
+    def _record(self, kernel: Any, cache: str) -> None:
+        dispatch.record(
+            dispatch.DispatchRecord(
+                problem=self.problem,
+                backend=self.choice.backend,
+                plan=self.choice.plan,
+                compile_key=kernel.key,
+                artifact_hash=kernel.artifact_hash,
+                kernel_symbol=kernel.symbol,
+                cache=cache,
+                compile_seconds=kernel.compile_seconds if cache == "compiled" else None,
+            )
+        )
+
+    def _without_kernel(
+        self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        p = self.problem
+        result = cpu.forward(q, k, v, cpu.Terms(p.scale, p.mask, p.softcap, sink))
+        if dispatch.recording():
+            dispatch.record(
+                dispatch.DispatchRecord(
+                    problem=p,
+                    backend=self.choice.backend,
+                    plan=self.choice.plan,
+                    fallback=self.choice.fallback,
+                )
+            )
+        return result

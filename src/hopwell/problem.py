@@ -1,0 +1,304 @@
+"""What is asked: a frozen, canonical description of one attention call, without tensors.
+
+:meth:`Problem.from_tensors` checks every argument of a call, once. A problem can also be written
+down directly (no torch needed), which is how the command line asks what a machine would do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hopwell.errors import InputError, InputTypeError
+from hopwell.masks import Mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: dtypes that some backend takes, by name.
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+#: What the tensor copy engine can address (CUDA driver API, cuTensorMapEncodeTiled).
+TMA_ALIGNMENT = 16
+TMA_STRIDE_LIMIT = 1 << 40
+
+_NOTHING = "Nothing was computed."
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+_INT64_MAX = (1 << 63) - 1
+
+Window = tuple["int | None", "int | None"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes, dtype, layout classes, mask and features of one call.
+
+    ``q_strides``, ``k_strides`` and ``v_strides`` are classes: ``"tma"`` when the copy engine can
+    address the tensor as it lies (base and strides multiples of 16 bytes), else ``"other"``.
+    ``arch`` is ``"sm_90"`` for compute capability 9.0 and None on a CPU. ``mask`` is reduced to
+    the bounds that hide something at these lengths.
+    """
+
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    heads_q: int
+    heads_k: int
+    head_dim: int
+    head_dim_v: int
+    dtype: str
+    device: str
+    scale: float
+    arch: str | None = None
+    q_strides: str = "tma"
+    k_strides: str = "tma"
+    v_strides: str = "tma"
+    mask: Mask = Mask()
+    softcap: float | None = None
+    sink: bool = False
+    return_lse: bool = False
+    deterministic: bool = False
+    needs_grad: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "seqlen_q", "seqlen_k"):
+            _check_int(name, getattr(self, name), least=0)
+        for name in ("head_dim", "head_dim_v"):
+            _check_int(name, getattr(self, name), least=1)
+        _check_heads(self.heads_q, self.heads_k)
+        if self.dtype not in DTYPES:
+            raise _dtype_error("dtype", self.dtype)
+        check_scale(self.scale)
+        check_softcap(self.softcap)
+        object.__setattr__(self, "mask", self.mask.canonical(self.seqlen_q, self.seqlen_k))
+
+    @property
+    def is_empty(self) -> bool:
+        """No output element exists; nothing has to run."""
+        return self.batch == 0 or self.seqlen_q == 0 or self.heads_q == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_tensors(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        causal: bool = False,
+        window: Window | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sink: Tensor | None = None,
+        return_lse: bool = False,
+        deterministic: bool = False,
+        needs_grad: bool = False,
+    ) -> Problem:
+        """Check every argument of :func:`hopwell.attention` and describe the call.
+
+        Raises:
+            InputError: a value, shape, device or stride that cannot be meant.
+            InputTypeError: a wrong Python type or dtype.
+        """
+        check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
+        left_right = check_window(window)
+        check_scale(scale)
+        check_softcap(softcap)
+        check_tensors(q, k, v, sink)
+        check_data(q)
+        batch, seqlen_q, heads_q, head_dim = q.shape
+        return cls(
+            batch=batch,
+            seqlen_q=seqlen_q,
+            seqlen_k=k.shape[1],
+            heads_q=heads_q,
+            heads_k=k.shape[2],
+            head_dim=head_dim,
+            head_dim_v=v.shape[3],
+            dtype=dtype_name(q),
+            device=q.device.type,
+            arch=_arch(q.device.index) if q.device.type == "cuda" else None,
+            q_strides=stride_class(q),
+            k_strides=stride_class(k),
+            v_strides=stride_class(v),
+            mask=Mask.of(causal, left_right),
+            scale=head_dim**-0.5 if scale is None else float(scale),
+            softcap=None if softcap is None else float(softcap),
+            sink=sink is not None,
+            return_lse=return_lse,
+            deterministic=deterministic,
+            needs_grad=needs_grad,
+        )
+
+
+# -- layout ----------------------------------------------------------------------------------
+
+
+def dtype_name(x: Tensor) -> str:
+    """``"bfloat16"`` for ``torch.bfloat16``."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def stride_class(x: Tensor) -> str:
+    """``"tma"`` when the copy engine can address ``x``, whose last dimension is contiguous.
+
+    Strides of dimensions that hold at most one index are never used and do not count.
+    """
+    if x.numel() == 0:
+        return "tma"
+    if x.data_ptr() % TMA_ALIGNMENT:
+        return "other"
+    for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+        step = stride * x.element_size()
+        if size > 1 and (step % TMA_ALIGNMENT or step >= TMA_STRIDE_LIMIT):
+            return "other"
+    return "tma"
+
+
+@cache
+def _arch(index: int | None) -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"sm_{major}{minor}"
+
+
+# -- checks: each raises a typed error that says expected, actual and consequence --------------
+
+
+def _value_error(what: str, expected: object, actual: object) -> InputError:
+    return InputError(what, expected=expected, actual=actual, consequence=_NOTHING)
+
+
+def _type_error(what: str, expected: object, actual: object) -> InputTypeError:
+    return InputTypeError(what, expected=expected, actual=actual, consequence=_NOTHING)
+
+
+def _dtype_error(what: str, actual: object) -> InputTypeError:
+    return _type_error(what, f"one of {', '.join(DTYPES)}", actual)
+
+
+def _check_int(what: str, value: object, least: int) -> None:
+    # bool is an int to Python; True tokens is a mistake to a user.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _type_error(what, "an int", type(value).__name__)
+    if value < least:
+        raise _value_error(what, f"at least {least}", value)
+
+
+def _check_heads(heads_q: int, heads_k: int) -> None:
+    if heads_q == heads_k == 0:
+        return
+    if heads_k == 0 or heads_q % heads_k != 0:
+        raise _value_error(
+            "heads", "heads_q a multiple of heads_k", f"heads_q={heads_q}, heads_k={heads_k}"
+        )
+
+
+def check_flags(**flags: object) -> None:
+    """Every value is True or False, not something that merely looks like it."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise _type_error(name, "a bool", f"{value!r} ({type(value).__name__})")
+
+
+def check_window(window: object) -> Window | None:
+    """``window`` as a pair of plain ints or None. Negative bounds are errors, not "unbounded"."""
+    if window is None:
+        return None
+    if not isinstance(window, (tuple, list)):
+        raise _type_error("window", "None or (left, right)", type(window).__name__)
+    if len(window) != 2:
+        raise _value_error("window", "two bounds, (left, right)", f"{len(window)}")
+    left, right = window
+    return _window_bound("left", left), _window_bound("right", right)
+
+
+def _window_bound(side: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    _check_int(f"window {side}", value, least=0)
+    if value > _INT64_MAX:
+        raise _value_error(f"window {side}", "a 64-bit int (None is unbounded)", value)
+    return value  # type: ignore[no-any-return]
+
+
+def check_scale(scale: object) -> None:
+    """``scale`` is None or a positive finite real number that float32 can hold."""
+    if scale is not None:
+        _check_positive("scale", scale)
+
+
+def check_softcap(softcap: object) -> None:
+    """``softcap`` is None or a positive finite real number that float32 can hold."""
+    if softcap is not None:
+        _check_positive("softcap", softcap)
+
+
+def _check_positive(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _type_error(what, "a real number or None", type(value).__name__)
+    if not 0 < value <= _FLOAT32_MAX:  # false for NaN too
+        raise _value_error(what, "finite and positive, in float32's range (None: default)", value)
+
+
+def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:
+    """Type, layout, rank, dtype, device, shapes and strides of the tensors, from metadata only.
+
+    Works on fake tensors and symbolic sizes.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _check_tensor(name, x, rank=4)
+    _check_same("dtype", "q, k and v of one dtype", q.dtype, k.dtype, v.dtype)
+    _check_same("device", "q, k and v on one device", q.device, k.device, v.device)
+    _check_same("batch", "one batch size", q.shape[0], k.shape[0], v.shape[0])
+    _check_same("seqlen_k", "k and v of one length", k.shape[1], v.shape[1])
+    _check_same("heads_k", "k and v of one head count", k.shape[2], v.shape[2])
+    _check_same("head_dim", "q and k of one head dimension", q.shape[3], k.shape[3])
+    for name, x in (("head_dim", q), ("head_dim_v", v)):
+        if x.shape[3] < 1:
+            raise _value_error(name, "at least 1", x.shape[3])
+    _check_heads(q.shape[2], k.shape[2])
+    if sink is not None:
+        _check_tensor("sink", sink, rank=1)
+        _check_same("device", "sink on the device of q", q.device, sink.device)
+        _check_same("sink", "one value per query head", q.shape[2], sink.shape[0])
+
+
+def check_data(q: Tensor) -> None:
+    """The tensors hold data (``meta`` tensors only describe it)."""
+    if q.device.type == "meta":
+        raise _value_error("device", "a device that holds data", "meta")
+
+
+def _check_tensor(name: str, x: Any, rank: int) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise _type_error(name, "a torch.Tensor", type(x).__name__)
+    if x.is_nested or x.layout is not torch.strided:
+        layout = "nested" if x.is_nested else str(x.layout)
+        raise _type_error(f"{name} layout", "a dense tensor (torch.strided)", layout)
+    if dtype_name(x) not in DTYPES:
+        raise _dtype_error(f"{name} dtype", str(x.dtype))
+    if x.dim() != rank:
+        shape = "(batch, seqlen, heads, head_dim)" if rank == 4 else "(heads_q,)"
+        raise _value_error(f"{name} shape", shape, tuple(x.shape))
+    if rank == 4 and x.stride(3) != 1 and x.shape[3] > 1 and x.numel() > 0:
+        raise InputError(
+            f"{name} strides",
+            expected="a contiguous last dimension (stride 1)",
+            actual=tuple(x.stride()),
+            consequence=f"{_NOTHING} Call .contiguous() on it; no copy is made silently.",
+        )
+
+
+def _check_same(what: str, expected: str, first: object, *others: object) -> None:
+    for other in others:
+        if other != first:
+            actual = ", ".join(str(value) for value in (first, *others))
+            raise _value_error(what, expected, actual)

@@ -111,7 +111,9 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     artifact, source = find_or_build(plan)
     seconds = time.perf_counter() - start
     progress("reading its PTX and cubin")
-    rows = compare(expected(plan), inspect(artifact.ptx(), artifact.cubin()))
+    rows = compare(
+        expected(plan), inspect(artifact.ptx(), artifact.cubin(), artifact.manifest.shared_launched)
+    )
     return {
         "support": support,
         "plan": plan.to_json(),

@@ -240,11 +240,7 @@ def _arithmetic(opcode: str, sources: list[Value]) -> Value:
         return _logic(opcode.split(".")[0], sources)
     parts = opcode.split(".")
     function = next(
-        (
-            _ARITHMETIC[name]
-            for name in (".".join(parts[:2]), parts[0])
-            if name in _ARITHMETIC
-        ),
+        (_ARITHMETIC[name] for name in (".".join(parts[:2]), parts[0]) if name in _ARITHMETIC),
         None,
     )
     if function is None:

@@ -75,9 +75,7 @@ def _attributes(data: bytes) -> dict[int, int]:
 
 
 def _static_shared(cubin: bytes) -> int:
-    return sum(
-        size for name, size in _section_sizes(cubin) if name.startswith(".nv.shared.")
-    )
+    return sum(size for name, size in _section_sizes(cubin) if name.startswith(".nv.shared."))
 
 
 def _section_sizes(cubin: bytes) -> list[tuple[str, int]]:

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from hopwell.commands.display import Report, table
-from hopwell.compile.cache import Cache, directory
-from hopwell.compile.kernel import find_or_build
-from hopwell.errors import HopwellError, InputError
-from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
+from hopwell.commands.display import Report, kernel_label, table
+from hopwell.compile import manage
+from hopwell.errors import InputError
+from hopwell.hopper.plan import shipped_forward_plans
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _cache() -> Cache:
-    root = directory()
-    if root is None:
-        raise InputError(
-            "kernel cache",
-            expected="a cache that is on, in a home directory or HOPWELL_CACHE_DIR",
-            actual="no directory",
-            consequence="There is nothing on disk to look at.",
-        )
-    return Cache(root)
-
-
-def info() -> Report:
-    """Every entry, each verified in full; ``ok`` when none is corrupt.
-
-    Raises :class:`UnsafeCache` when somebody else could write there.
-    """
-    cache = _cache()
-    entries = cache.listing()
+def _contents(found: manage.CacheInfo) -> Report:
     return {
-        "ok": all(entry.artifact is not None for entry in entries),
-        "directory": str(cache.root),
-        "bytes": sum(entry.bytes for entry in entries),
+        "directory": None if found.directory is None else str(found.directory),
+        "bytes": found.bytes,
         "entries": [
             {
                 "directory": str(entry.directory),
@@ -48,46 +26,48 @@ def info() -> Report:
                 "key": entry.artifact.manifest.key if entry.artifact else None,
                 "hash": entry.artifact.manifest.artifact_hash if entry.artifact else None,
             }
-            for entry in entries
+            for entry in found.entries
         ],
     }
 
 
+def info() -> Report:
+    """Every entry, each verified in full; ``ok`` when none is corrupt.
+
+    Raises :class:`UnsafeCache` when somebody else could write there.
+    """
+    report = _contents(manage.info())
+    return {"ok": all(entry["plan"] is not None for entry in report["entries"]), **report}
+
+
 def render_info(report: Report, console: Console) -> None:
+    directory = report["directory"] or "off"
     console.print(
-        f"{report['directory']}: {report['bytes']:,} bytes", highlight=False, soft_wrap=True
+        f"{directory}: {len(report['entries'])} kernels, {report['bytes']:,} bytes",
+        highlight=False,
+        soft_wrap=True,
     )
-    rows = [
-        (
-            entry["plan"] or f"corrupt: {entry['directory']}",
-            (entry["hash"] or "-")[:12],
-            entry["bytes"],
-        )
-        for entry in report["entries"]
-    ]
-    console.print(table("Kernels", ("plan", "artifact", "bytes"), rows))
+    for entry in report["entries"]:
+        name = entry["plan"] or f"[red]corrupt[/red] {entry['directory']}"
+        console.print(f"  {(entry['hash'] or '-')[:12]}  {name}", highlight=False, soft_wrap=True)
 
 
 def clear() -> Report:
     """Remove every entry."""
-    cache = _cache()
-    entries, size = cache.clear()
-    return {"ok": True, "directory": str(cache.root), "entries": entries, "bytes": size}
+    return {"ok": True, **_contents(manage.clear())}
 
 
 def render_clear(report: Report, console: Console) -> None:
     console.print(
-        f"Removed {report['entries']} kernels, {report['bytes']:,} bytes, "
-        f"from {report['directory']}.",
-        highlight=False,
-        soft_wrap=True,
+        f"Removed {len(report['entries'])} kernels, {report['bytes']:,} bytes.", highlight=False
     )
 
 
-def warm(match: str, jobs: int, progress: Callable[[str], None]) -> Report:
+def warm(match: str, jobs: int | None, progress: Callable[[str], None]) -> Report:
     """Make sure that every shipped plan whose name contains ``match`` is compiled.
 
-    ``progress`` is told each plan's name when it is there. ``ok`` when all of them are.
+    ``jobs`` plans at a time, one per CPU if None. ``progress`` is told what is there already.
+    Raises what compiling raises.
     """
     plans = [plan for plan in shipped_forward_plans() if match in plan.name]
     if not plans:
@@ -97,39 +77,33 @@ def warm(match: str, jobs: int, progress: Callable[[str], None]) -> Report:
             actual=match,
             consequence="Nothing was compiled.",
         )
-    done = []
-    for row in _warmed(plans, jobs):
-        progress(row["plan"])
-        done.append(row)
-    done.sort(key=lambda row: row["plan"])
-    return {"ok": all(row["error"] is None for row in done), "plans": done}
+    finished: list[str] = []
 
+    def one_more(warmed: manage.Warmed) -> None:
+        finished.append(warmed.plan.name)
+        progress(f"{len(finished)} of {len(plans)} kernels")
 
-def _warmed(plans: list[HopperForwardPlan], jobs: int) -> Iterator[dict[str, Any]]:
-    # A forked compiler would inherit locks and threads of this process.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(plans)), mp_context=spawn) as pool:
-        for future in as_completed([pool.submit(warm_one, plan) for plan in plans]):
-            yield future.result()
-
-
-def warm_one(plan: HopperForwardPlan) -> dict[str, Any]:
-    """Find or compile one plan. An error is part of the answer: the others go on."""
-    try:
-        artifact, source = find_or_build(plan)
-    except HopwellError as error:
-        return {"plan": plan.name, "source": None, "hash": None, "error": str(error)}
+    progress(f"0 of {len(plans)} kernels")
+    done = manage.warm(plans, jobs, one_more)
     return {
-        "plan": plan.name,
-        "source": source,
-        "hash": artifact.manifest.artifact_hash,
-        "error": None,
+        "ok": True,
+        "kernels": [
+            {
+                "plan_name": row.plan.name,
+                "plan": row.plan.to_json(),
+                "source": row.source,
+                "hash": row.artifact.manifest.artifact_hash,
+                "seconds": row.seconds,
+            }
+            for row in done
+        ],
     }
 
 
 def render_warm(report: Report, console: Console) -> None:
     rows = [
-        (row["plan"], row["source"] or row["error"], (row["hash"] or "-")[:12])
-        for row in report["plans"]
+        (*kernel_label(row["plan"]), row["source"], row["seconds"], row["hash"][:12])
+        for row in report["kernels"]
     ]
-    console.print(table("Kernels", ("plan", "from", "artifact"), rows))
+    columns = ("dtype", "d, d_v", "mask", "from", "seconds", "artifact")
+    console.print(table("Kernels", columns, rows))

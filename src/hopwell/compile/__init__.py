@@ -6,6 +6,6 @@ demands. Only :mod:`.build` imports the compiler.
 """
 
 from hopwell.compile.artifact import Artifact, Manifest
-from hopwell.compile.kernel import Kernel, find_or_build, load
+from hopwell.compile.kernel import Kernel, find, find_or_build, load
 
-__all__ = ["Artifact", "Kernel", "Manifest", "find_or_build", "load"]
+__all__ = ["Artifact", "Kernel", "Manifest", "find", "find_or_build", "load"]

@@ -99,29 +99,43 @@ def load(plan: Plan) -> Kernel:
         return _kernels[plan]
 
 
+def find(plan: Plan) -> tuple[Artifact, Source] | None:
+    """The artifact of a plan where the wheel or the cache has it. Compiles and loads nothing.
+
+    Raises :class:`UnsafeCache`.
+    """
+    request = keys.request_of(plan)
+    carried = shipped.find(request)
+    if carried is not None:
+        return carried, "wheel"
+    cache = _open_cache()
+    cached = cache.find(request, _key(plan)) if cache is not None else None
+    return (cached, "cache") if cached is not None else None
+
+
 def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
     """The artifact of a plan and where it came from. Loads nothing into the process."""
-    request = keys.request_of(plan)
-    found = shipped.find(request)
+    found = find(plan)
     if found is not None:
-        return found, "wheel"
-    compiler = keys.toolchain(plan.arch)
-    key = keys.compile_key(plan, compiler) if compiler is not None else None
-    cache = _open_cache()
-    if cache is None:
-        # The directory must outlive this call: the process goes on running what is in it.
+        return found
+    cache, key = _open_cache(), _key(plan)
+    if cache is None or key is None:
+        # Raises CompilerMissing without a compiler. The directory must outlive this call: the
+        # process goes on running what is in it.
         return _compile(plan, Path(tempfile.mkdtemp(prefix="hopwell-"))), "compiled"
-    cached = cache.find(request, key)
-    if cached is not None:
-        return cached, "cache"
-    if key is None:
-        return _compile(plan, Path()), "compiled"  # raises CompilerMissing
+    request = keys.request_of(plan)
     with cache.lock(key):
         cached = cache.find(request, key)  # another process may have just compiled it
         if cached is not None:
             return cached, "cache"
         cache.remove_stale()
         return cache.publish(request, key, functools.partial(_compile, plan)), "compiled"
+
+
+def _key(plan: Plan) -> str | None:
+    """The compile key, or None where no compiler is installed."""
+    compiler = keys.toolchain(plan.arch)
+    return keys.compile_key(plan, compiler) if compiler is not None else None
 
 
 def _open_cache() -> caches.Cache | None:

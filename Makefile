@@ -35,10 +35,10 @@ docs: $(INSTALLED) ## write the generated parts of README and docs
 test-gpu: $(INSTALLED) ## every test that needs a Hopper GPU; writes a record of what it covered
 	$(BIN)/python -m pytest tests/gpu
 
-wheel: $(INSTALLED) ## a wheel with every shipped kernel inside, in dist/
-	$(BIN)/python -m build --wheel --no-isolation --outdir build/wheel
-	$(BIN)/python -m hopwell.compile.wheel build/wheel/hopwell-*-none-any.whl
-	mkdir -p dist && mv build/wheel/hopwell-*linux*.whl dist/
+wheel: $(INSTALLED) ## a wheel that carries every shipped kernel, so that its user compiles nothing
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python -m hopwell.compile.wheel dist/hopwell-*-py3-none-any.whl
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
 
 from hopwell.commands.display import Report, kernel_label, table
-from hopwell.compile import manage
-from hopwell.errors import InputError
-from hopwell.hopper.plan import shipped_forward_plans
+from hopwell.compile import find_or_build
+from hopwell.compile.cache import Cache, Entry, directory
+from hopwell.errors import HopwellError, InputError
+from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _contents(found: manage.CacheInfo) -> Report:
+def _cache() -> Cache | None:
+    """The cache, or None when it is off. Raises :class:`UnsafeCache`."""
+    root = directory()
+    return None if root is None else Cache(root)
+
+
+def _contents(cache: Cache | None, entries: list[Entry]) -> Report:
     return {
-        "directory": None if found.directory is None else str(found.directory),
-        "bytes": found.bytes,
+        "directory": None if cache is None else str(cache.root),
+        "bytes": sum(entry.bytes for entry in entries),
         "entries": [
             {
                 "directory": str(entry.directory),
@@ -26,7 +38,7 @@ def _contents(found: manage.CacheInfo) -> Report:
                 "key": entry.artifact.manifest.key if entry.artifact else None,
                 "hash": entry.artifact.manifest.artifact_hash if entry.artifact else None,
             }
-            for entry in found.entries
+            for entry in entries
         ],
     }
 
@@ -36,8 +48,10 @@ def info() -> Report:
 
     Raises :class:`UnsafeCache` when somebody else could write there.
     """
-    report = _contents(manage.info())
-    return {"ok": all(entry["plan"] is not None for entry in report["entries"]), **report}
+    cache = _cache()
+    entries = [] if cache is None else cache.listing()
+    whole = all(entry.artifact is not None for entry in entries)
+    return {"ok": whole, **_contents(cache, entries)}
 
 
 def render_info(report: Report, console: Console) -> None:
@@ -53,8 +67,12 @@ def render_info(report: Report, console: Console) -> None:
 
 
 def clear() -> Report:
-    """Remove every entry."""
-    return {"ok": True, **_contents(manage.clear())}
+    """Remove every entry; the report says what was there."""
+    cache = _cache()
+    entries = [] if cache is None else cache.listing()
+    if cache is not None:
+        cache.clear()
+    return {"ok": True, **_contents(cache, entries)}
 
 
 def render_clear(report: Report, console: Console) -> None:
@@ -66,8 +84,8 @@ def render_clear(report: Report, console: Console) -> None:
 def warm(match: str, jobs: int | None, progress: Callable[[str], None]) -> Report:
     """Make sure that every shipped plan whose name contains ``match`` is compiled.
 
-    ``jobs`` plans at a time, one per CPU if None. ``progress`` is told what is there already.
-    Raises what compiling raises.
+    ``jobs`` plans at a time, one per CPU if None. ``progress`` is told how many are there. ``ok``
+    when all of them compile; one that does not keeps no other from compiling.
     """
     plans = [plan for plan in shipped_forward_plans() if match in plan.name]
     if not plans:
@@ -77,33 +95,49 @@ def warm(match: str, jobs: int | None, progress: Callable[[str], None]) -> Repor
             actual=match,
             consequence="Nothing was compiled.",
         )
-    finished: list[str] = []
-
-    def one_more(warmed: manage.Warmed) -> None:
-        finished.append(warmed.plan.name)
-        progress(f"{len(finished)} of {len(plans)} kernels")
-
     progress(f"0 of {len(plans)} kernels")
-    done = manage.warm(plans, jobs, one_more)
+    done = []
+    for row in _warmed(plans, jobs):
+        done.append(row)
+        progress(f"{len(done)} of {len(plans)} kernels")
+    order = [plan.name for plan in plans]
+    done.sort(key=lambda row: order.index(row["plan_name"]))
+    return {"ok": all(row["error"] is None for row in done), "kernels": done}
+
+
+def _warmed(plans: list[HopperForwardPlan], jobs: int | None) -> Iterator[dict[str, Any]]:
+    # Fresh interpreters: the compiler's threads do not survive a fork.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        for future in as_completed([pool.submit(_warm, plan) for plan in plans]):
+            yield future.result()
+
+
+def _warm(plan: HopperForwardPlan) -> dict[str, Any]:
+    start = time.perf_counter()
+    source = digest = failure = None
+    try:
+        artifact, source = find_or_build(plan)
+        digest = artifact.manifest.artifact_hash
+    except HopwellError as error:
+        failure = str(error)
     return {
-        "ok": True,
-        "kernels": [
-            {
-                "plan_name": row.plan.name,
-                "plan": row.plan.to_json(),
-                "source": row.source,
-                "hash": row.artifact.manifest.artifact_hash,
-                "seconds": row.seconds,
-            }
-            for row in done
-        ],
+        "plan_name": plan.name,
+        "plan": plan.to_json(),
+        "source": source,
+        "hash": digest,
+        "error": failure,
+        "seconds": round(time.perf_counter() - start, 3),
     }
 
 
 def render_warm(report: Report, console: Console) -> None:
     rows = [
-        (*kernel_label(row["plan"]), row["source"], row["seconds"], row["hash"][:12])
+        (*kernel_label(row["plan"]), row["source"], row["seconds"], (row["hash"] or "-")[:12])
         for row in report["kernels"]
     ]
     columns = ("dtype", "d, d_v", "mask", "from", "seconds", "artifact")
     console.print(table("Kernels", columns, rows))
+    for row in report["kernels"]:
+        if row["error"]:
+            console.print(f"[red]{row['plan_name']}[/red]: {escape(row['error'])}")

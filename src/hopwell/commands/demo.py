@@ -111,7 +111,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     artifact, source = find_or_build(plan)
     seconds = time.perf_counter() - start
     progress("reading its PTX and cubin")
-    launched = artifact.manifest.resources["shared_launched"]
+    launched = artifact.manifest.shared_launched
     rows = compare(expected(plan), inspect(artifact.ptx(), artifact.cubin(), launched))
     return {
         "support": support,

@@ -112,15 +112,14 @@ def _gpus() -> tuple[bool, Check]:
 
 
 def _cache() -> str:
-    from hopwell.compile import manage
+    from hopwell.commands import cache
 
-    found = manage.info()
-    if found.directory is None:
+    found = cache.info()
+    if found["directory"] is None:
         return "off: each process compiles for itself"
-    corrupt = sum(entry.artifact is None for entry in found.entries)
-    if corrupt:
-        raise RuntimeError(f"{corrupt} corrupt entries in {found.directory}")
-    return f"{len(found.entries)} kernels in {found.directory}"
+    if not found["ok"]:
+        raise RuntimeError(f"corrupt entries in {found['directory']}")
+    return f"{len(found['entries'])} kernels in {found['directory']}"
 
 
 def _kernels(compiles: bool) -> Check:

@@ -1,8 +1,8 @@
 """Compiling plans, keeping what was compiled, and proving what it is.
 
-:func:`load` gives a callable kernel, :func:`find_or_build` its artifact alone, :mod:`.manage` looks
-after the cache, :mod:`.inspect` and :mod:`.expect` put what a kernel holds beside what its plan
-demands. Only :mod:`.build` imports the compiler.
+:func:`load` gives a callable kernel, :func:`find_or_build` its artifact alone; :mod:`.inspect` and
+:mod:`.expect` put what a kernel holds beside what its plan demands. Only :mod:`.build` imports the
+compiler.
 """
 
 from hopwell.compile.artifact import Artifact, Manifest

@@ -97,7 +97,7 @@ def build(plan: Plan, directory: Path) -> Artifact:
         assembler_log=log,
         compile_seconds=round(time.perf_counter() - start, 3),
         shared_launched=launched,
-        resources=inspect(ptx, cubin, launched).to_json(),
+        resources=inspect(ptx, cubin, launched).to_json() | {"spill_bytes": _spill_bytes(log)},
     )
     return files.write(directory, manifest, ptx, cubin)
 
@@ -148,6 +148,11 @@ def _assembler_log(console: str) -> str:
         for line in console.splitlines()
         if line.startswith("ptxas") and "Compile time" not in line
     )
+
+
+def _spill_bytes(log: str) -> int:
+    """Bytes per thread that the assembler stores to and loads from spill slots."""
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
 
 
 def _check_log(plan: Plan, log: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import sys
 import tempfile
 import threading
@@ -100,30 +102,33 @@ def load(plan: Plan) -> Kernel:
 
 
 def find(plan: Plan) -> tuple[Artifact, Source] | None:
-    """The artifact of a plan where the wheel or the cache has it. Compiles and loads nothing.
+    """The artifact of a plan that the wheel or the cache holds. Compiles and loads nothing.
 
     Raises :class:`UnsafeCache`.
     """
     request = keys.request_of(plan)
-    carried = shipped.find(request)
-    if carried is not None:
-        return carried, "wheel"
+    packaged = shipped.find(request)
+    if packaged is not None:
+        return packaged, "wheel"
     cache = _open_cache()
     cached = cache.find(request, _key(plan)) if cache is not None else None
     return (cached, "cache") if cached is not None else None
 
 
 def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
-    """The artifact of a plan and where it came from. Loads nothing into the process."""
+    """The artifact of a plan and where it came from; compiled now if it is nowhere.
+
+    Loads nothing into the process. Raises like :func:`load`.
+    """
     found = find(plan)
     if found is not None:
         return found
-    cache, key = _open_cache(), _key(plan)
+    request, key, cache = keys.request_of(plan), _key(plan), _open_cache()
     if cache is None or key is None:
-        # Raises CompilerMissing without a compiler. The directory must outlive this call: the
-        # process goes on running what is in it.
-        return _compile(plan, Path(tempfile.mkdtemp(prefix="hopwell-"))), "compiled"
-    request = keys.request_of(plan)
+        # The directory must outlive this call: the process goes on running what is in it.
+        scratch = tempfile.mkdtemp(prefix="hopwell-")
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        return _compile(plan, Path(scratch)), "compiled"
     with cache.lock(key):
         cached = cache.find(request, key)  # another process may have just compiled it
         if cached is not None:
@@ -133,7 +138,7 @@ def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
 
 
 def _key(plan: Plan) -> str | None:
-    """The compile key, or None where no compiler is installed."""
+    """The compile key with this machine's compiler, or None without one."""
     compiler = keys.toolchain(plan.arch)
     return keys.compile_key(plan, compiler) if compiler is not None else None
 
@@ -190,7 +195,7 @@ def _refuse_capture(plan_name: str, what: str) -> None:
 
 
 def _launch_error(message: str, plan_name: str) -> LaunchError:
-    call, code, name, text = (message.split("|") + ["", "", ""])[:4]
+    call, code, name, text = [*message.split("|"), "", "", ""][:4]
     if name == "no CUDA runtime":
         return LaunchError(
             f"launching {plan_name}",

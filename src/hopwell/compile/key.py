@@ -60,7 +60,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The compiler. The assembler is part of ``libs``; the manifest also records its own version."""
+    """The compiler. ``libs`` has the assembler; the manifest also records that one's version."""
 
     dsl: str
     libs: str

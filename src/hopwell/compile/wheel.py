@@ -12,16 +12,19 @@ import base64
 import csv
 import hashlib
 import io
+import multiprocessing
 import re
 import sys
 import zipfile
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from hopwell.compile import artifact as files
 from hopwell.compile import key as keys
 from hopwell.compile.artifact import Artifact
-from hopwell.compile.key import Plan
+from hopwell.compile.kernel import find_or_build
+from hopwell.hopper.plan import shipped_forward_plans
 
 #: The oldest glibc that PyTorch's own wheels run on.
 _OLDEST_GLIBC = 28
@@ -92,21 +95,19 @@ def _record(contents: dict[str, bytes], record: str) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    from hopwell.compile.manage import Warmed, warm
-    from hopwell.hopper.plan import shipped_forward_plans
-
     parser = argparse.ArgumentParser(prog="python -m hopwell.compile.wheel", description=__doc__)
     parser.add_argument("wheel", type=Path, help="the pure wheel")
     parser.add_argument("--jobs", type=int, default=None, help="plans compiled at once")
     options = parser.parse_args(arguments)
-    plans: tuple[Plan, ...] = shipped_forward_plans()
-
-    def progress(warmed: Warmed) -> None:
-        print(f"{warmed.source:9} {warmed.seconds:6.2f} s  {warmed.plan.name}", file=sys.stderr)
-
-    warmed = warm(plans, options.jobs, progress)
-    target = add_kernels(options.wheel, [entry.artifact for entry in warmed])
-    print(f"{target}: {len(warmed)} kernels, {target.stat().st_size / 2**20:.2f} MiB")
+    artifacts = []
+    # Fresh interpreters: the compiler's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        for artifact, source in pool.map(find_or_build, shipped_forward_plans()):
+            print(f"{source:9} {artifact.manifest.plan_name}", file=sys.stderr)
+            artifacts.append(artifact)
+    target = add_kernels(options.wheel, artifacts)
+    print(f"{target}: {len(artifacts)} kernels, {target.stat().st_size / 2**20:.2f} MiB")
     return 0
 
 

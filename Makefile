@@ -36,7 +36,9 @@ test-gpu: $(INSTALLED) ## every test that needs a Hopper GPU; writes a record of
 	$(BIN)/python -m pytest tests/gpu
 
 wheel: $(INSTALLED) ## a wheel that carries every shipped kernel, so that its user compiles nothing
+	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python -m hopwell.compile.wheel dist/hopwell-*-py3-none-any.whl
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""A small SM90 kernel with the forward kernel's signature: a controlled input for the compile tests.
+"""A small SM90 kernel with the forward kernel's signature: a controlled input for the tests.
 
 O = (Q K^T)[:, :64] for one 64-row tile per CTA: one tensor load each of Q and K, one 64x64x16
 warpgroup MMA per 16 elements of the head dimension, one tensor store of O. Registers are moved
@@ -30,7 +30,7 @@ class Tiny:
 
     @cute.jit
     def __call__(self, q, k, v, o, lse, scale: cutlass.Float32, num_sms: cutlass.Int32, stream):
-        # (batch, seqlen, heads, dim) -> (seqlen, dim, heads, batch): the tile is the first two modes.
+        # (batch, seqlen, heads, dim) -> (seqlen, dim, heads, batch): a tile is two modes.
         def view(x):
             return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
 
@@ -125,10 +125,10 @@ class Tiny:
                 cute.arch.cp_async_bulk_wait_group(0)
 
 
-def fake(dtype: Any, strided: int = 4) -> Any:
+def fake(dtype: Any) -> Any:
     """A (batch, seqlen, heads, dim) tensor of unknown extents; rows are 16-byte multiples apart."""
-    shape = tuple(cute.sym_int32() for _ in range(3)) + (cute.sym_int32(divisibility=8),)
-    stride = tuple(cute.sym_int64(divisibility=8) for _ in range(3)) + (1,)
+    shape = (*(cute.sym_int32() for _ in range(3)), cute.sym_int32(divisibility=8))
+    stride = (*(cute.sym_int64(divisibility=8) for _ in range(3)), 1)
     return make_fake_tensor(dtype, shape, stride, assumed_align=16)
 
 

@@ -12,7 +12,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,10 @@ class Manifest:
     dependencies: dict[str, str]
     assembler_log: str
     compile_seconds: float
-    resources: dict[str, Any] = field(default_factory=dict)
+    #: Dynamic shared memory of every launch, bytes; None when the host code computes it.
+    shared_launched: int | None
+    #: What the inspector found (:class:`hopwell.compile.inspect.Actual`), for readers.
+    resources: dict[str, Any]
 
     @property
     def artifact_hash(self) -> str:

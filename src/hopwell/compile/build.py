@@ -23,6 +23,7 @@ from typing import Any
 from hopwell.compile import artifact as files
 from hopwell.compile import key as keys
 from hopwell.compile.artifact import Artifact, Manifest
+from hopwell.compile.inspect import inspect
 from hopwell.compile.key import Plan, Toolchain
 from hopwell.errors import CompileError, CompilerMissing
 
@@ -44,7 +45,8 @@ _HARMLESS_SETTINGS = {
 }
 #: What the assembler says when it drops what the plan asked for: C7508 setmaxnreg ignored, C7509
 #: to C7519 wgmma serialised, and its warnings in general.
-_REFUSED_REMARK = re.compile(r"\(C75\d\d\)|ptxas warning|seriali[sz]ed|ignored", re.IGNORECASE)
+_REFUSED_REMARK = re.compile(r"\(C75\d\d\)|Performance Loss|warning|serialized|ignored")
+_TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINK_TIMEOUT_SECONDS = 120
 
 
@@ -72,6 +74,7 @@ def build(plan: Plan, directory: Path) -> Artifact:
         object_file = Path(scratch) / "kernel.o"
         compiled.export_to_c(object_file_path=str(object_file), function_name=symbol)
         linker = _link(object_file, directory / files.LIBRARY)
+        launched = _launched_shared_bytes(str(compiled.ir_module))
     _check_variant(compiler)
     manifest = Manifest(
         schema=keys.SCHEMA,
@@ -93,6 +96,8 @@ def build(plan: Plan, directory: Path) -> Artifact:
         dependencies=_dependencies(),
         assembler_log=log,
         compile_seconds=round(time.perf_counter() - start, 3),
+        shared_launched=launched,
+        resources=inspect(ptx, cubin, launched).to_json() | {"spill_bytes": _spill_bytes(log)},
     )
     return files.write(directory, manifest, ptx, cubin)
 
@@ -129,7 +134,7 @@ def _compile(plan: Plan, scratch: Path) -> tuple[Any, str]:
         raise CompileError(
             f"compiling {plan.name}",
             expected="a kernel",
-            actual=f"{type(error).__name__}: {error}",
+            actual=_TERMINAL_COLOUR.sub("", f"{type(error).__name__}: {error}"),
             consequence="The plan has no kernel.",
         ) from error
     log = _assembler_log(console.getvalue())
@@ -145,6 +150,11 @@ def _assembler_log(console: str) -> str:
     )
 
 
+def _spill_bytes(log: str) -> int:
+    """Bytes per thread that the assembler stores to and loads from spill slots."""
+    return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", log))
+
+
 def _check_log(plan: Plan, log: str) -> None:
     refused = [line for line in log.splitlines() if _REFUSED_REMARK.search(line)]
     if refused or "ptxas info" not in log:
@@ -154,6 +164,20 @@ def _check_log(plan: Plan, log: str) -> None:
             actual=" | ".join(refused) or "no assembler log",
             consequence="The kernel would not run as planned, or nobody could tell.",
         )
+
+
+def _launched_shared_bytes(host_ir: str) -> int | None:
+    """Dynamic shared memory that the exported host code asks for, or None when it computes it.
+
+    Read from the host half's IR: the constant stored in the launch configuration's third field.
+    """
+    config = r"\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)"
+    field = re.search(rf"(%\w+) = llvm\.getelementptr %\w+\[0, 2\][^\n]*{config}", host_ir)
+    stored = field and re.search(rf"llvm\.store (%\w+), {field.group(1)} :", host_ir)
+    constant = stored and re.search(
+        rf"{stored.group(1)} = llvm\.mlir\.constant\((\d+) : i64\)", host_ir
+    )
+    return int(constant.group(1)) if constant else None
 
 
 def _export_symbol(plan: Plan) -> str:

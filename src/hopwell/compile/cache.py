@@ -44,7 +44,7 @@ def directory() -> Path | None:
     if named:
         return Path(named).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and os.path.isabs(base):
+    if base and Path(base).is_absolute():
         return Path(base) / "hopwell"
     try:
         return Path.home() / ".cache" / "hopwell"
@@ -176,7 +176,7 @@ class Cache:
     def _rename(source: Path, target: Path) -> bool:
         """Whether ``source`` became ``target``; False when something is there already."""
         try:
-            os.rename(source, target)
+            source.rename(target)
         except OSError:
             if not os.path.lexists(target):
                 raise
@@ -187,7 +187,7 @@ class Cache:
         """Takes an entry out of the readers' sight at once, then deletes it."""
         grave = Path(tempfile.mkdtemp(prefix="tmp-discard-", dir=self.entries))
         with contextlib.suppress(OSError):
-            os.rename(path, grave / "entry")
+            path.rename(grave / "entry")
         shutil.rmtree(grave, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -200,10 +200,8 @@ class Cache:
         import filelock  # here, since it costs the first call more than everything else in it
 
         lock = filelock.FileLock(str(self.entries / f"{key}.lock"), mode=0o600)
-        try:
+        with contextlib.suppress(filelock.Timeout, OSError, NotImplementedError):
             lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
-        except (filelock.Timeout, OSError, NotImplementedError):
-            pass
         try:
             yield
         finally:
@@ -259,7 +257,7 @@ def _size(directory: Path) -> int:
 
 
 def _make_durable(file: Path) -> None:
-    os.chmod(file, 0o600)
+    file.chmod(0o600)
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)

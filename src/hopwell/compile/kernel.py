@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import sys
 import tempfile
 import threading
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 from hopwell.compile import cache as caches
 from hopwell.compile import key as keys
-from hopwell.compile import wheel
+from hopwell.compile import shipped
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.key import Plan
 from hopwell.errors import CompileDuringCapture, CompileError, LaunchError, UnsafeCache
@@ -99,29 +101,46 @@ def load(plan: Plan) -> Kernel:
         return _kernels[plan]
 
 
-def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
-    """The artifact of a plan and where it came from. Loads nothing into the process."""
+def find(plan: Plan) -> tuple[Artifact, Source] | None:
+    """The artifact of a plan that the wheel or the cache holds. Compiles and loads nothing.
+
+    Raises :class:`UnsafeCache`.
+    """
     request = keys.request_of(plan)
-    shipped = wheel.find(request)
-    if shipped is not None:
-        return shipped, "wheel"
-    compiler = keys.toolchain(plan.arch)
-    key = keys.compile_key(plan, compiler) if compiler is not None else None
+    packaged = shipped.find(request)
+    if packaged is not None:
+        return packaged, "wheel"
     cache = _open_cache()
-    if cache is None:
+    cached = cache.find(request, _key(plan)) if cache is not None else None
+    return (cached, "cache") if cached is not None else None
+
+
+def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
+    """The artifact of a plan and where it came from; compiled now if it is nowhere.
+
+    Loads nothing into the process. Raises like :func:`load`.
+    """
+    found = find(plan)
+    if found is not None:
+        return found
+    request, key, cache = keys.request_of(plan), _key(plan), _open_cache()
+    if cache is None or key is None:
         # The directory must outlive this call: the process goes on running what is in it.
-        return _compile(plan, Path(tempfile.mkdtemp(prefix="hopwell-"))), "compiled"
-    cached = cache.find(request, key)
-    if cached is not None:
-        return cached, "cache"
-    if key is None:
-        return _compile(plan, Path()), "compiled"  # raises CompilerMissing
+        scratch = tempfile.mkdtemp(prefix="hopwell-")
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        return _compile(plan, Path(scratch)), "compiled"
     with cache.lock(key):
         cached = cache.find(request, key)  # another process may have just compiled it
         if cached is not None:
             return cached, "cache"
         cache.remove_stale()
         return cache.publish(request, key, functools.partial(_compile, plan)), "compiled"
+
+
+def _key(plan: Plan) -> str | None:
+    """The compile key with this machine's compiler, or None without one."""
+    compiler = keys.toolchain(plan.arch)
+    return keys.compile_key(plan, compiler) if compiler is not None else None
 
 
 def _open_cache() -> caches.Cache | None:
@@ -176,7 +195,7 @@ def _refuse_capture(plan_name: str, what: str) -> None:
 
 
 def _launch_error(message: str, plan_name: str) -> LaunchError:
-    call, code, name, text = (message.split("|") + ["", "", ""])[:4]
+    call, code, name, text = [*message.split("|"), "", "", ""][:4]
     if name == "no CUDA runtime":
         return LaunchError(
             f"launching {plan_name}",

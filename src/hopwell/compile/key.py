@@ -60,7 +60,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The compiler. The assembler is part of ``libs``; the manifest also records its own version."""
+    """The compiler. ``libs`` has the assembler; the manifest also records that one's version."""
 
     dsl: str
     libs: str
@@ -130,9 +130,9 @@ def sources(module: str) -> dict[str, str]:
         if file is None:
             continue
         data = file.read_bytes()
-        seen[name] = sha256(data.replace(b"\r\n", b"\n"))
+        seen[name] = sha256(data)
         pending.extend(_imports(data.decode(), package))
-    seen["hopwell.compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
+    seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
     return dict(sorted(seen.items()))
 
 

@@ -29,8 +29,8 @@ class Statement:
     operands: tuple[str, ...]
     guard: tuple[str, bool] | None
 
-    def starts(self, prefix: str) -> bool:
-        return self.opcode.startswith(prefix)
+    def starts(self, prefixes: str | tuple[str, ...]) -> bool:
+        return self.opcode.startswith(prefixes)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#if defined(__x86_64__) && defined(__GLIBC__)
+/* The versions that every glibc has: a wheel built on a new system runs on an old one. */
+__asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
+__asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
+#endif
+
 #define HIDDEN __attribute__((visibility("hidden")))
 
 /* Not a CUDA error code: the process has no usable CUDA runtime. */

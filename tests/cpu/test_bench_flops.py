@@ -27,9 +27,7 @@ def test_paper_convention_reproduces_the_specifications_table() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_useful_pairs_are_the_visible_ones(seqlen_q: int, seqlen_k: int, causal: bool) -> None:
     counted = sum(
-        not causal or j <= i + seqlen_k - seqlen_q
-        for i in range(seqlen_q)
-        for j in range(seqlen_k)
+        not causal or j <= i + seqlen_k - seqlen_q for i in range(seqlen_q) for j in range(seqlen_k)
     )
     assert visible_pairs(seqlen_q, seqlen_k, causal) == counted
 

@@ -153,7 +153,9 @@ def clear(as_json: Json = False) -> None:
 @cache_app.command()
 def warm(
     match: Annotated[str, typer.Option(help="Only plans whose name contains this.")] = "",
-    jobs: Annotated[int, typer.Option(help="Processes that compile at once.", min=1)] = 2,
+    jobs: Annotated[
+        int | None, typer.Option(help="Plans compiled at once; one per CPU.", min=1)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compile every shipped plan that is not there yet. Needs no GPU."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from hopwell.commands.display import Report, table
-from hopwell.compile.cache import Cache, directory
-from hopwell.compile.kernel import find_or_build
+from rich.markup import escape
+
+from hopwell.commands.display import Report, kernel_label, table
+from hopwell.compile import find_or_build
+from hopwell.compile.cache import Cache, Entry, directory
 from hopwell.errors import HopwellError, InputError
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
@@ -17,28 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _cache() -> Cache:
+def _cache() -> Cache | None:
+    """The cache, or None when it is off. Raises :class:`UnsafeCache`."""
     root = directory()
-    if root is None:
-        raise InputError(
-            "kernel cache",
-            expected="a cache that is on, in a home directory or HOPWELL_CACHE_DIR",
-            actual="no directory",
-            consequence="There is nothing on disk to look at.",
-        )
-    return Cache(root)
+    return None if root is None else Cache(root)
 
 
-def info() -> Report:
-    """Every entry, each verified in full; ``ok`` when none is corrupt.
-
-    Raises :class:`UnsafeCache` when somebody else could write there.
-    """
-    cache = _cache()
-    entries = cache.listing()
+def _contents(cache: Cache | None, entries: list[Entry]) -> Report:
     return {
-        "ok": all(entry.artifact is not None for entry in entries),
-        "directory": str(cache.root),
+        "directory": None if cache is None else str(cache.root),
         "bytes": sum(entry.bytes for entry in entries),
         "entries": [
             {
@@ -53,41 +43,49 @@ def info() -> Report:
     }
 
 
+def info() -> Report:
+    """Every entry, each verified in full; ``ok`` when none is corrupt.
+
+    Raises :class:`UnsafeCache` when somebody else could write there.
+    """
+    cache = _cache()
+    entries = [] if cache is None else cache.listing()
+    whole = all(entry.artifact is not None for entry in entries)
+    return {"ok": whole, **_contents(cache, entries)}
+
+
 def render_info(report: Report, console: Console) -> None:
+    directory = report["directory"] or "off"
     console.print(
-        f"{report['directory']}: {report['bytes']:,} bytes", highlight=False, soft_wrap=True
+        f"{directory}: {len(report['entries'])} kernels, {report['bytes']:,} bytes",
+        highlight=False,
+        soft_wrap=True,
     )
-    rows = [
-        (
-            entry["plan"] or f"corrupt: {entry['directory']}",
-            (entry["hash"] or "-")[:12],
-            entry["bytes"],
-        )
-        for entry in report["entries"]
-    ]
-    console.print(table("Kernels", ("plan", "artifact", "bytes"), rows))
+    for entry in report["entries"]:
+        name = entry["plan"] or f"[red]corrupt[/red] {entry['directory']}"
+        console.print(f"  {(entry['hash'] or '-')[:12]}  {name}", highlight=False, soft_wrap=True)
 
 
 def clear() -> Report:
-    """Remove every entry."""
+    """Remove every entry; the report says what was there."""
     cache = _cache()
-    entries, size = cache.clear()
-    return {"ok": True, "directory": str(cache.root), "entries": entries, "bytes": size}
+    entries = [] if cache is None else cache.listing()
+    if cache is not None:
+        cache.clear()
+    return {"ok": True, **_contents(cache, entries)}
 
 
 def render_clear(report: Report, console: Console) -> None:
     console.print(
-        f"Removed {report['entries']} kernels, {report['bytes']:,} bytes, "
-        f"from {report['directory']}.",
-        highlight=False,
-        soft_wrap=True,
+        f"Removed {len(report['entries'])} kernels, {report['bytes']:,} bytes.", highlight=False
     )
 
 
-def warm(match: str, jobs: int, progress: Callable[[str], None]) -> Report:
+def warm(match: str, jobs: int | None, progress: Callable[[str], None]) -> Report:
     """Make sure that every shipped plan whose name contains ``match`` is compiled.
 
-    ``progress`` is told each plan's name when it is there. ``ok`` when all of them are.
+    ``jobs`` plans at a time, one per CPU if None. ``progress`` is told how many are there. ``ok``
+    when all of them compile; one that does not keeps no other from compiling.
     """
     plans = [plan for plan in shipped_forward_plans() if match in plan.name]
     if not plans:
@@ -97,39 +95,49 @@ def warm(match: str, jobs: int, progress: Callable[[str], None]) -> Report:
             actual=match,
             consequence="Nothing was compiled.",
         )
+    progress(f"0 of {len(plans)} kernels")
     done = []
     for row in _warmed(plans, jobs):
-        progress(row["plan"])
         done.append(row)
-    done.sort(key=lambda row: row["plan"])
-    return {"ok": all(row["error"] is None for row in done), "plans": done}
+        progress(f"{len(done)} of {len(plans)} kernels")
+    order = [plan.name for plan in plans]
+    done.sort(key=lambda row: order.index(row["plan_name"]))
+    return {"ok": all(row["error"] is None for row in done), "kernels": done}
 
 
-def _warmed(plans: list[HopperForwardPlan], jobs: int) -> Iterator[dict[str, Any]]:
-    # A forked compiler would inherit locks and threads of this process.
+def _warmed(plans: list[HopperForwardPlan], jobs: int | None) -> Iterator[dict[str, Any]]:
+    # Fresh interpreters: the compiler's threads do not survive a fork.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(plans)), mp_context=spawn) as pool:
-        for future in as_completed([pool.submit(warm_one, plan) for plan in plans]):
+    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        for future in as_completed([pool.submit(_warm, plan) for plan in plans]):
             yield future.result()
 
 
-def warm_one(plan: HopperForwardPlan) -> dict[str, Any]:
-    """Find or compile one plan. An error is part of the answer: the others go on."""
+def _warm(plan: HopperForwardPlan) -> dict[str, Any]:
+    start = time.perf_counter()
+    source = digest = failure = None
     try:
         artifact, source = find_or_build(plan)
+        digest = artifact.manifest.artifact_hash
     except HopwellError as error:
-        return {"plan": plan.name, "source": None, "hash": None, "error": str(error)}
+        failure = str(error)
     return {
-        "plan": plan.name,
+        "plan_name": plan.name,
+        "plan": plan.to_json(),
         "source": source,
-        "hash": artifact.manifest.artifact_hash,
-        "error": None,
+        "hash": digest,
+        "error": failure,
+        "seconds": round(time.perf_counter() - start, 3),
     }
 
 
 def render_warm(report: Report, console: Console) -> None:
     rows = [
-        (row["plan"], row["source"] or row["error"], (row["hash"] or "-")[:12])
-        for row in report["plans"]
+        (*kernel_label(row["plan"]), row["source"], row["seconds"], (row["hash"] or "-")[:12])
+        for row in report["kernels"]
     ]
-    console.print(table("Kernels", ("plan", "from", "artifact"), rows))
+    columns = ("dtype", "d, d_v", "mask", "from", "seconds", "artifact")
+    console.print(table("Kernels", columns, rows))
+    for row in report["kernels"]:
+        if row["error"]:
+            console.print(f"[red]{row['plan_name']}[/red]: {escape(row['error'])}")

@@ -112,21 +112,19 @@ def _gpus() -> tuple[bool, Check]:
 
 
 def _cache() -> str:
-    from hopwell.compile import cache
+    from hopwell.commands import cache
 
-    directory = cache.directory()
-    if directory is None:
+    found = cache.info()
+    if found["directory"] is None:
         return "off: each process compiles for itself"
-    entries = cache.Cache(directory).listing()
-    corrupt = sum(entry.artifact is None for entry in entries)
-    if corrupt:
-        raise RuntimeError(f"{corrupt} corrupt entries in {directory}")
-    return f"{len(entries)} kernels in {directory}"
+    if not found["ok"]:
+        raise RuntimeError(f"corrupt entries in {found['directory']}")
+    return f"{len(found['entries'])} kernels in {found['directory']}"
 
 
 def _kernels(compiles: bool) -> Check:
     """Whether every shipped kernel is there, or can be made."""
-    from hopwell.compile.kernel import find
+    from hopwell.compile import find
     from hopwell.hopper.plan import shipped_forward_plans
 
     plans = shipped_forward_plans()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopwell.bench import record as records
 from hopwell.commands.display import Report, kernel_label, table
-from hopwell.compile.kernel import find
+from hopwell.compile import find
 from hopwell.errors import InputError
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 

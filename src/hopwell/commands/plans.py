@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hopwell.commands.display import Report, kernel_label, table
-from hopwell.compile.kernel import find
+from hopwell.compile import find
 from hopwell.errors import InputError
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
@@ -79,7 +79,7 @@ def detail(name: str) -> Report:
 def render_listing(report: Report, console: Console) -> None:
     columns = (
         *("dtype", "d, d_v", "mask", "tile", "shared bytes", "CTAs per SM"),
-        *("registers", "spilled bytes", "kernel"),
+        *("registers", "stack bytes", "local accesses", "kernel"),
     )
     rows = []
     for entry in report["plans"]:
@@ -92,7 +92,8 @@ def render_listing(report: Report, console: Console) -> None:
                 entry["shared_bytes"],
                 entry["ctas_per_sm"],
                 resources.get("registers"),
-                resources.get("spill_bytes"),
+                resources.get("stack_bytes"),
+                resources.get("local_accesses"),
                 artifact.get("source", "not compiled"),
             )
         )

@@ -123,7 +123,9 @@ def test_no_keys(causal: bool) -> None:
 @pytest.mark.parametrize("seqlen_k", [1, 2, 3])
 @pytest.mark.parametrize("options", MASKS)
 def test_short_work(seqlen_q: int, seqlen_k: int, options: dict[str, Any]) -> None:
-    check(normal(2, seqlen_q, 2, 8), normal(2, seqlen_k, 2, 8), normal(2, seqlen_k, 2, 8), **options)
+    check(
+        normal(2, seqlen_q, 2, 8), normal(2, seqlen_k, 2, 8), normal(2, seqlen_k, 2, 8), **options
+    )
 
 
 # -- masking and log-sum-exp -----------------------------------------------------------------
@@ -154,7 +156,9 @@ def test_keys_that_no_query_sees_never_matter(options: dict[str, Any]) -> None:
     hidden = 0 if left is None else 39 - left
     poisoned_k, poisoned_v = k.clone(), v.clone()
     poisoned_k[:, :hidden], poisoned_v[:, :hidden] = torch.nan, torch.nan
-    assert torch.equal(attention(q, k, v, **options), attention(q, poisoned_k, poisoned_v, **options))
+    assert torch.equal(
+        attention(q, k, v, **options), attention(q, poisoned_k, poisoned_v, **options)
+    )
 
 
 @pytest.mark.parametrize("level", [-120.0, -3e4, 120.0, 3e4])

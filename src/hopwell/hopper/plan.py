@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -147,6 +146,7 @@ class HopperForwardPlan:
     tile_m: int
     tile_n: int
     stages: int = 2
+    q_stages: int = 1
     overlap: bool = True
     ping_pong: bool = True
     p_source: PSource = PSource.REGISTERS
@@ -188,9 +188,7 @@ class HopperForwardPlan:
     @property
     def register_pool(self) -> int:
         """Registers that the role targets ask for, summed over the CTA."""
-        return WARPGROUP * (
-            self.producer_registers + self.mma_warpgroups * self.consumer_registers
-        )
+        return WARPGROUP * (self.producer_registers + self.mma_warpgroups * self.consumer_registers)
 
     # -- tiles and pipelines ---------------------------------------------------------------
 
@@ -220,12 +218,15 @@ class HopperForwardPlan:
     def mbarriers(self) -> tuple[MBarrierSpec, ...]:
         """Full barriers: one arming arrival plus the copy's bytes. Empty: one arrival per MMA warp.
 
-        2 + 4 * stages in all (spec 0x02, "Full And Empty Are Different Barrier Facts").
+        2 * q_stages + 4 * stages in all (spec 0x02, "Full And Empty Are Different Barrier Facts").
+        Where O is staged in Q's rows, the one warp that stores them is the last reader: it alone
+        releases Q for its warpgroup.
         """
         warps = WARPS_PER_WARPGROUP * self.mma_warpgroups
+        q_readers = warps if self.output_storage is OutputStorage.OWN else self.mma_warpgroups
         return (
-            MBarrierSpec(MBarrier.Q_FULL, 1, 1, self.q_bytes),
-            MBarrierSpec(MBarrier.Q_EMPTY, 1, warps, 0),
+            MBarrierSpec(MBarrier.Q_FULL, self.q_stages, 1, self.q_bytes),
+            MBarrierSpec(MBarrier.Q_EMPTY, self.q_stages, q_readers, 0),
             MBarrierSpec(MBarrier.K_FULL, self.stages, 1, self.k_bytes),
             MBarrierSpec(MBarrier.K_EMPTY, self.stages, warps, 0),
             MBarrierSpec(MBarrier.V_FULL, self.stages, 1, self.v_bytes),
@@ -247,7 +248,7 @@ class HopperForwardPlan:
 
     # -- shared memory ---------------------------------------------------------------------
 
-    @cached_property
+    @property
     def shared_memory(self) -> tuple[Region, ...]:
         """The shared-memory map, in address order, with the events that bound each lifetime."""
         regions: list[Region] = []
@@ -259,7 +260,7 @@ class HopperForwardPlan:
             regions.append(Region(name, cursor, size, live))
             cursor += size
 
-        place("q", self.q_bytes, ("q_full", "q_empty"))
+        place("q", self.q_stages * self.q_bytes, ("q_full", "q_empty"))
         place("k", self.stages * self.k_bytes, ("k_full", "k_empty"))
         place("v", self.stages * self.v_bytes, ("v_full", "v_empty"))
         if self.p_source is PSource.SHARED:
@@ -276,6 +277,7 @@ class HopperForwardPlan:
         return tuple(regions)
 
     def region(self, name: str) -> Region:
+        """The tenant called ``name``; its lifetime is in the region."""
         return next(region for region in self.shared_memory if region.name == name)
 
     @property
@@ -293,9 +295,7 @@ class HopperForwardPlan:
     @property
     def ctas_per_sm(self) -> int:
         """Resident CTAs by shared memory and by registers."""
-        by_shared = SHARED_BYTES_PER_SM // (
-            _align(self.shared_bytes, 128) + RESERVED_SHARED_BYTES
-        )
+        by_shared = SHARED_BYTES_PER_SM // (_align(self.shared_bytes, 128) + RESERVED_SHARED_BYTES)
         return min(by_shared, REGISTERS_PER_SM // (self.threads * self.launch_registers))
 
     # -- arithmetic ------------------------------------------------------------------------
@@ -348,6 +348,7 @@ class HopperForwardPlan:
             self.tile_n,
         )
         check(1 <= self.stages <= 8, "stages", "1 to 8", self.stages)
+        check(1 <= self.q_stages <= 2, "q_stages", "1 or 2", self.q_stages)
         check(
             not self.overlap or self.stages >= 2,
             "stages",
@@ -405,7 +406,7 @@ class HopperForwardPlan:
             {"bfloat16": "bf16", "float16": "fp16"}[self.dtype],
             f"d{self.head_dim}x{self.head_dim_v}",
             "causal" if self.causal else "full",
-            f"m{self.tile_m}n{self.tile_n}s{self.stages}",
+            f"m{self.tile_m}n{self.tile_n}s{self.stages}q{self.q_stages}",
             "overlap" if self.overlap else "serial",
             "pingpong" if self.ping_pong else "free",
             {"registers": "prs", "shared": "pss"}[self.p_source.value],
@@ -459,12 +460,12 @@ BUCKETS = ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 
 #: Tile choices per bucket; causal ones may differ.
 _TILES: dict[tuple[int, int], dict[str, Any]] = {
-    (64, 64): dict(tile_m=192, tile_n=128),
-    (96, 96): dict(tile_m=128, tile_n=128),
-    (128, 128): dict(tile_m=128, tile_n=128),
-    (192, 128): dict(tile_m=128, tile_n=112),
-    (192, 192): dict(tile_m=128, tile_n=96),
-    (256, 256): dict(tile_m=128, tile_n=80),
+    (64, 64): {"tile_m": 192, "tile_n": 128},
+    (96, 96): {"tile_m": 128, "tile_n": 128},
+    (128, 128): {"tile_m": 128, "tile_n": 128},
+    (192, 128): {"tile_m": 128, "tile_n": 112},
+    (192, 192): {"tile_m": 128, "tile_n": 96},
+    (256, 256): {"tile_m": 128, "tile_n": 80},
 }
 
 
@@ -490,6 +491,7 @@ def forward_plan(dtype: str, bucket: tuple[int, int], causal: bool) -> HopperFor
         ping_pong=ping_pong_admitted(groups, True, head_dim),
         rescale=Rescale.BEFORE if head_dim_v > 128 else Rescale.AFTER,
         tile_order=TileOrder.LONGEST_FIRST if causal else TileOrder.LEXICAL,
+        q_stages=2 if head_dim <= 128 else 1,
         output_storage=OutputStorage.OWN if head_dim <= 128 else OutputStorage.ALIAS_Q,
         producer_registers=producer,
         consumer_registers=consumer,

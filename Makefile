@@ -1,0 +1,44 @@
+# Two commands matter to a newcomer: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check docs test-gpu wheel clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+# The exact versions that are tested live in constraints.txt alone.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(INSTALLED) ## attention on real input, then the Hopper kernel that would run it
+	$(BIN)/hopwell demo
+
+test: check ## what CI runs: style, types, documents, and every test that needs no GPU
+	$(BIN)/python -m pytest --numprocesses auto
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/generate_docs.py --check
+
+docs: $(INSTALLED) ## write the generated parts of README and docs
+	$(BIN)/python scripts/generate_docs.py
+
+test-gpu: $(INSTALLED) ## every test that needs a Hopper GPU; writes a record of what it covered
+	$(BIN)/python -m pytest tests/gpu
+
+wheel: $(INSTALLED) ## a wheel that carries every shipped kernel, so that its user compiles nothing
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation
+	$(BIN)/python -m hopwell.compile.wheel dist/hopwell-*-py3-none-any.whl
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

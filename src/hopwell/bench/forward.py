@@ -1,0 +1,491 @@
+"""``hopwell bench forward``: this library's forward against its peers, interleaved in one run.
+
+Per cell: random inputs, every contender checked against float64 and run twice, then timed in
+interleaved rounds. The record is written after every cell, so an interrupted run can be resumed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import hopwell
+from hopwell.bench import accuracy, environment, new_process
+from hopwell.bench.flops import Convention, tflops
+from hopwell.bench.grid import Cell, standard_cell, standard_grid
+from hopwell.bench.peers import (
+    Absent,
+    Peer,
+    PeerMismatch,
+    available_peers,
+    kernel_names,
+    verify_kernels,
+    verify_operator,
+)
+from hopwell.bench.record import (
+    BENCH_FORWARD,
+    OURS,
+    Artifact,
+    Clocks,
+    Correctness,
+    Dispatch,
+    Host,
+    Measurement,
+    Record,
+    Row,
+    read,
+    write,
+)
+from hopwell.bench.timing import (
+    CudaClock,
+    Statistic,
+    host_seconds,
+    input_sets,
+    interleave,
+    latency_seconds,
+)
+from hopwell.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from hopwell.dispatch import DispatchRecord
+
+Inputs = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
+Progress = Callable[[int, int, str], None]
+
+GAUSSIAN = "normal(0, 1), seeded per input set"
+#: Scores compared with float64 per cell: as many (batch, head) pairs as stay below it.
+REFERENCE_SCORES = 2**30
+#: Host times are read on this problem: one tile, so that nothing but the host matters.
+TINY = replace(standard_cell(128, False, 128), batch=1, heads_q=1, heads_k=1)
+
+MEASUREMENT = Measurement(
+    flop_convention=Convention.PAPER.value,
+    flop_formula=Convention.PAPER.formula,
+    inputs=GAUSSIAN + "; recorded rows: layers of a pre-trained encoder, for errors only",
+    warm_up="every input set once, then one lap of two calls",
+    repetitions="5 to 60 interleaved rounds by time budget; a lap per contender and round",
+    synchronization="CUDA events around a lap, behind a spinning kernel; one wait per round",
+    statistic="median of laps; spread = (p90 - p10) / median",
+    boundaries={
+        "developer_compile": "plan to linked artifact, as the artifact's manifest gives it",
+        "cold_first_call": "first call of the cell in this process, to completion; compile "
+        "classes that an earlier cell used are already loaded",
+        "warm_kernel": "device time between events; allocation and host work overlap it",
+        "end_to_end": "host clock from an idle device to completion, eager, output allocated",
+    },
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. ``seconds`` bounds the timing itself; references and checks come on top."""
+
+    cells: tuple[Cell, ...] = standard_grid()
+    seconds: float = 110.0
+    peers: bool = True
+    recorded: bool = True
+    host: bool = True
+    processes: bool = True
+    wheel: Path | None = None
+    commit: str | None = None
+
+
+def run(
+    options: Options,
+    *,
+    path: Path | None = None,
+    resume: bool = False,
+    progress: Progress = lambda done, total, text: None,
+) -> Record:
+    """Measure and return the record.
+
+    Args:
+        options: What to measure.
+        path: Where the record is written after every cell; nowhere if None.
+        resume: Keep the cells that ``path`` already holds and measure the others.
+        progress: Called with (cells done, cells in all, what comes now).
+
+    Raises:
+        InputError: no Hopper GPU is there, or a kernel of ours is wrong.
+    """
+    import torch
+
+    _require_hopper()
+    before = environment.gpu_state()
+    peers, absent = available_peers() if options.peers else ([], [])
+    previous = read(path) if resume and path is not None and path.exists() else None
+    session = _Session([ours(), *peers], absent, previous)
+    todo = [cell for cell in options.cells if cell not in session.cells()]
+    done = len(options.cells) - len(todo)
+    with torch.no_grad():
+        for index, cell in enumerate(todo):
+            progress(done + index, len(options.cells), cell.name)
+            session.measure(cell, options.seconds / len(todo))
+            if path is not None:
+                write(session.record(options, before), path)
+        progress(len(options.cells), len(options.cells), "kernels, host and first calls")
+        if options.recorded:
+            session.measure_recorded()
+        if options.host:
+            session.measure_host()
+        session.name_kernels()
+    if options.processes:
+        session.measure_new_process()
+    record = session.record(options, before)
+    if path is not None:
+        write(record, path)
+    return record
+
+
+def _require_hopper() -> None:
+    import torch
+
+    found = "no CUDA device"
+    if torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability()
+        if capability == (9, 0):
+            return
+        found = f"{torch.cuda.get_device_name()}, compute capability {capability}"
+    raise InputError(
+        "the forward benchmark",
+        expected="a Hopper GPU (compute capability 9.0)",
+        actual=found,
+        consequence="Nothing was measured.",
+    )
+
+
+def ours() -> Peer:
+    """This library as a contender, through its public function."""
+
+    def bind(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
+    ) -> Callable[[], torch.Tensor]:
+        def call() -> torch.Tensor:
+            o = hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
+            return cast("torch.Tensor", o)
+
+        return call
+
+    return Peer(name=OURS, version=environment.hopwell_version(), bind=bind)
+
+
+def draw(cell: Cell, seed: int) -> Inputs:
+    """Q, K and V of a cell: standard normal, drawn in float32 and rounded."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+
+    def normal(seqlen: int, heads: int, dim: int) -> torch.Tensor:
+        shape = (cell.batch, seqlen, heads, dim)
+        drawn = torch.randn(shape, device="cuda", generator=generator)
+        return drawn.to(getattr(torch, cell.dtype))
+
+    return (
+        normal(cell.seqlen_q, cell.heads_q, cell.head_dim),
+        normal(cell.seqlen_k, cell.heads_k, cell.head_dim),
+        normal(cell.seqlen_k, cell.heads_k, cell.head_dim_v),
+    )
+
+
+class _Session:
+    """The rows of one run and what they are made from."""
+
+    def __init__(self, peers: list[Peer], absent: list[Absent], previous: Record | None) -> None:
+        self.peers = peers
+        self.absent = {peer.name: peer.reason for peer in absent}
+        self.rows: list[Row] = list(previous.rows) if previous else []
+        self.artifacts: dict[str, Artifact] = (
+            {a.artifact_hash: a for a in previous.identity.artifacts} if previous else {}
+        )
+        self.notes: list[str] = list(previous.notes) if previous else []
+        self.host: tuple[Host, ...] = previous.host if previous else ()
+        self.new_process: dict[str, Statistic] = previous.new_process if previous else {}
+        self.load = environment.LoadSampler()
+
+    def cells(self) -> set[Cell]:
+        return {row.problem for row in self.rows if row.inputs == GAUSSIAN}
+
+    def record(self, options: Options, before: Any) -> Record:
+        return Record(
+            kind=BENCH_FORWARD,
+            created=environment.now(),
+            identity=environment.identity(self.artifacts.values(), commit=options.commit),
+            environment=environment.environment(before),
+            measurement=MEASUREMENT,
+            rows=tuple(self.rows),
+            host=self.host,
+            new_process=self.new_process,
+            wheel_bytes=options.wheel.stat().st_size if options.wheel else None,
+            absent=self.absent,
+            notes=tuple(self.notes),
+        )
+
+    # -- one cell ------------------------------------------------------------------------------
+
+    def measure(self, cell: Cell, seconds: float) -> None:
+        """Check and time all contenders on one cell."""
+        import torch
+
+        l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        sets = [draw(cell, seed) for seed in range(input_sets(cell.tensor_bytes, l2))]
+        rows, works = {}, {}
+        for peer, row in self._checked(cell, sets[0], GAUSSIAN, tuple(self.peers)):
+            calls = [peer.bind(*inputs, cell.causal, cell.scale) for inputs in sets]
+            rows[peer.name] = row
+            works[peer.name] = peer.work(calls)
+        samples = interleave(works, CudaClock(), budget_seconds=seconds, after_round=self.load)
+        load = self.load.median()
+        for name, row in rows.items():
+            warm = Statistic.of(samples[name])
+            with works[name].scope():
+                whole = latency_seconds(works[name].calls[0], torch.cuda.synchronize)
+            self.rows.append(
+                replace(
+                    row,
+                    clocks=replace(row.clocks, warm_kernel=warm, end_to_end=whole),
+                    tflops=tflops(cell, warm.median),
+                    load=load,
+                )
+            )
+        if OURS in rows:
+            self._mark_timed(rows[OURS])
+
+    def _checked(
+        self, cell: Cell, inputs: Inputs, label: str, peers: Sequence[Peer]
+    ) -> Iterator[tuple[Peer, Row]]:
+        """Every contender that computes the cell, with its untimed row."""
+        limit = REFERENCE_SCORES // max(cell.seqlen_q * cell.seqlen_k, 1)
+        pairs = accuracy.spread_pairs(cell.batch, cell.heads_q, max(2, limit))
+        expected = accuracy.reference(*inputs, causal=cell.causal, scale=cell.scale, pairs=pairs)
+        for peer in peers:
+            try:
+                row = self._check(peer, cell, inputs, label, expected)
+            except (RuntimeError, PeerMismatch, AssertionError, NotImplementedError) as error:
+                if peer.name == OURS:
+                    raise
+                note = f"{peer.name} {cell.name}: {type(error).__name__}: {error}"
+                self.notes.append(note[:300])
+                continue
+            yield peer, row
+
+    def _check(
+        self, peer: Peer, cell: Cell, inputs: Inputs, label: str, expected: accuracy.Reference
+    ) -> Row:
+        import torch
+
+        call = peer.bind(*inputs, cell.causal, cell.scale)
+        _poison(inputs)
+        with peer.scope():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            if peer.name == OURS:
+                first, lse, ran = _call_ours(inputs, cell)
+            else:
+                first, lse, ran = call(), None, None
+            torch.cuda.synchronize()
+            cold = time.perf_counter() - start
+            again = call()
+        if ran is None:
+            verify_operator(peer, call)
+            dispatch = Dispatch(requested=peer.name, ran=peer.operator or peer.name)
+        else:
+            dispatch = self._dispatch(ran)
+        found = accuracy.errors(first, lse, expected)
+        if peer.name == OURS and not all(map(math.isfinite, (found.frobenius, found.row_max))):
+            raise InputError(
+                f"hopwell on {cell.name}",
+                expected="finite errors",
+                actual=found,
+                consequence="A wrong kernel is not timed.",
+            )
+        return Row(
+            contender=peer.name,
+            version=peer.version,
+            problem=cell,
+            inputs=label,
+            dispatch=dispatch,
+            clocks=Clocks(developer_compile=self._compile_seconds(ran), cold_first_call=cold),
+            tflops=None,
+            correctness=Correctness(
+                reference="float64 of the rounded inputs",
+                pairs=len(expected.pairs),
+                errors=found,
+                repeatable=bool(torch.equal(first, again)),
+                tolerance="relative to the best peer: hopwell bench summary",
+            ),
+        )
+
+    def _dispatch(self, ran: DispatchRecord) -> Dispatch:
+        plan = ran.plan
+        assert plan is not None  # the hopper backend always has one
+        self._keep_artifact(ran)
+        return Dispatch(
+            requested="hopper",
+            ran=ran.backend,
+            plan=plan.to_json(),
+            plan_name=plan.name,
+            compile_key=ran.compile_key,
+            artifact_hash=ran.artifact_hash,
+            kernel_symbol=ran.kernel_symbol,
+            scheduler=f"persistent, {plan.tile_order.value}",
+            cache=ran.cache,
+            fallback=None,
+        )
+
+    # -- artifacts -----------------------------------------------------------------------------
+
+    def _keep_artifact(self, ran: DispatchRecord) -> None:
+        if ran.artifact_hash is None or ran.artifact_hash in self.artifacts:
+            return
+        self.artifacts[ran.artifact_hash] = artifact_of(ran, ("executed",))
+
+    def _mark_timed(self, row: Row) -> None:
+        key = row.dispatch.artifact_hash
+        if key is not None:
+            self.artifacts[key] = replace(self.artifacts[key], rungs=("executed", "timed"))
+
+    def _compile_seconds(self, ran: DispatchRecord | None) -> float | None:
+        if ran is None or ran.artifact_hash is None:
+            return None
+        seconds = self.artifacts[ran.artifact_hash].manifest.get("compile_seconds")
+        return None if seconds is None else float(seconds)
+
+    # -- what is not a cell --------------------------------------------------------------------
+
+    def measure_recorded(self) -> None:
+        """Errors on recorded activations, both masks; too short to be timed."""
+        from hopwell import data
+
+        self.rows = [row for row in self.rows if row.inputs == GAUSSIAN]
+        for layer in data.provenance()["layers"]:
+            q, k, v = (x.to("cuda").bfloat16() for x in data.recorded(layer))
+            for causal in (False, True):
+                batch, seqlen, heads, dim = q.shape
+                cell = Cell(batch, seqlen, seqlen, heads, heads, dim, dim, causal)
+                label = f"recorded, layer {layer}"
+                for _, row in self._checked(cell, (q, k, v), label, tuple(self.peers)):
+                    self.rows.append(row)
+
+    def measure_host(self) -> None:
+        """Time to enqueue one call, inside the peer's own scope."""
+        import torch
+
+        inputs = draw(TINY, 0)
+        found = []
+        for peer in self.peers:
+            call = peer.bind(*inputs, TINY.causal, TINY.scale)
+            try:
+                with peer.scope():
+                    found.append(Host(peer.name, host_seconds(call, torch.cuda.synchronize)))
+            except RuntimeError as error:
+                self.notes.append(f"{peer.name} host time: {error}"[:300])
+        self.host = tuple(found)
+
+    def measure_new_process(self) -> None:
+        """First call and compilation; a failure is noted, the cells before it are kept."""
+        try:
+            self.new_process = new_process.measure()
+        except (RuntimeError, OSError) as error:
+            self.notes.append(f"new process: {error}"[:1000])
+
+    def name_kernels(self) -> None:
+        """Profile one call per contender and compile class, after all timing, and note misfits."""
+        peers = {peer.name: peer for peer in self.peers}
+        seen: dict[tuple[str, int, bool], tuple[str, ...]] = {}
+        for index, row in enumerate(self.rows):
+            key = (row.contender, row.problem.head_dim, row.problem.causal)
+            peer = peers.get(row.contender)
+            if peer is None or row.dispatch.kernels:
+                continue
+            if key not in seen:
+                cell = row.problem
+                call = peer.bind(*draw(cell, 0), cell.causal, cell.scale)
+                try:
+                    with peer.scope():
+                        seen[key] = kernel_names(call)
+                    self._judge_kernels(peer, row, seen[key])
+                except RuntimeError as error:  # the profiler may be refused; the operator stands
+                    seen[key] = ()
+                    self.notes.append(f"profiler, {peer.name} {cell.name}: {error}"[:300])
+            self.rows[index] = replace(row, dispatch=replace(row.dispatch, kernels=seen[key]))
+
+    def _judge_kernels(self, peer: Peer, row: Row, names: tuple[str, ...]) -> None:
+        symbol = row.dispatch.kernel_symbol
+        fits = symbol in names if symbol is not None else verify_kernels(peer, names)
+        if not fits:
+            wanted = symbol or " or ".join(peer.kernel_marks)
+            self.notes.append(f"{peer.name} {row.problem.name}: {wanted} not among {names}"[:300])
+
+
+def _call_ours(inputs: Inputs, cell: Cell) -> tuple[torch.Tensor, torch.Tensor, DispatchRecord]:
+    from hopwell.dispatch import record_dispatch
+
+    with record_dispatch() as calls:
+        o, lse = hopwell.attention(
+            *inputs, causal=cell.causal, scale=cell.scale, backend="hopper", return_lse=True
+        )
+    (ran,) = calls
+    return o, lse, ran
+
+
+def artifact_of(ran: DispatchRecord, rungs: tuple[str, ...]) -> Artifact:
+    """The record's entry for a kernel that ran."""
+    from hopwell.compile import load
+
+    assert ran.plan is not None
+    kernel = load(ran.plan)  # the process's own copy: what just ran
+    assert kernel.artifact_hash == ran.artifact_hash
+    return Artifact(
+        plan_name=ran.plan.name,
+        compile_key=kernel.key,
+        artifact_hash=kernel.artifact_hash,
+        kernel_symbol=kernel.symbol,
+        source=kernel.source,
+        rungs=rungs,
+        manifest=kernel.artifact.manifest.to_json(),
+    )
+
+
+def _poison(inputs: Inputs) -> None:
+    """Leave NaN in the block that the allocator hands out next for an output of this size."""
+    import torch
+
+    q, _, v = inputs
+    torch.full((*q.shape[:3], v.shape[3]), torch.nan, dtype=q.dtype, device=q.device)
+
+
+# -- reading a record back ------------------------------------------------------------------------
+
+
+def table(record: Record) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: TFLOP/s by cell and contender, and ours over the best peer."""
+    names = [OURS, *sorted({row.contender for row in record.rows if row.tflops} - {OURS})]
+    lines = []
+    for cell in dict.fromkeys(row.problem for row in record.rows if row.tflops):
+        speeds = {row.contender: row.tflops for row in record.rows if row.problem == cell}
+        ratio = ratio_to_best_peer(record, cell)
+        shown = [f"{speed:.0f}" if (speed := speeds.get(name)) else "-" for name in names]
+        lines.append([cell.name, *shown, f"{ratio:.2f}" if ratio else "-"])
+    mean = geometric_mean(record)
+    lines.append(["geomean", *([""] * len(names)), f"{mean:.3f}" if mean else "-"])
+    return ["cell", *names, "of best peer"], lines
+
+
+def ratio_to_best_peer(record: Record, cell: Cell) -> float | None:
+    """Our speed over the fastest peer's on one cell; None where one of them is missing."""
+    speeds = {r.contender: r.tflops for r in record.rows if r.problem == cell and r.tflops}
+    mine = speeds.pop(OURS, None)
+    return mine / max(speeds.values()) if mine and speeds else None
+
+
+def geometric_mean(record: Record) -> float | None:
+    """Of :func:`ratio_to_best_peer` over the record's timed cells."""
+    cells = dict.fromkeys(row.problem for row in record.rows if row.tflops)
+    logs = [math.log(ratio) for cell in cells if (ratio := ratio_to_best_peer(record, cell))]
+    return math.exp(sum(logs) / len(logs)) if logs else None

@@ -1,0 +1,102 @@
+"""How the command line shows things: one look for every table, and one way out for every report.
+
+A command builds a *report*, a JSON-ready dictionary whose ``ok`` says whether what it checks holds.
+The same report is printed with ``--json`` or rendered for a person, so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hopwell.errors import HopwellError
+
+Report = dict[str, Any]
+Render = Callable[[Report, Console], None]
+
+#: What a reader without colours sees.
+MARKS = {True: "[green]yes[/green]", False: "[red]no[/red]"}
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A plain table; numbers to the right. Text is shown as it is: it is not markup."""
+    filled = [list(row) for row in rows]
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for index, column in enumerate(columns):
+        numeric = bool(filled) and all(_is_number(row[index]) for row in filled)
+        result.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in filled:
+        result.add_row(*(_cell(value) for value in row))
+    return result
+
+
+def kernel_label(plan: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What tells shipped kernels apart, short enough for a table: dtype, head dimensions, mask."""
+    dtype = {"bfloat16": "bf16", "float16": "fp16"}[plan["dtype"]]
+    mask = "causal" if plan["causal"] else "full"
+    return dtype, f"{plan['head_dim']}, {plan['head_dim_v']}", mask
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return MARKS[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else escape(str(value))
+
+
+def emit(report: Report, render: Render, as_json: bool) -> None:
+    """Print the report and leave with 0 if it is ok, 1 if not."""
+    if as_json:
+        print(json.dumps(report, indent=2, default=str))
+    else:
+        render(report, Console())
+    sys.exit(0 if report["ok"] else 1)
+
+
+def error_report(error: HopwellError) -> Report:
+    return {
+        "type": type(error).__name__,
+        "what": error.what,
+        "expected": str(error.expected),
+        "actual": str(error.actual),
+        "consequence": error.consequence,
+    }
+
+
+def show_error(error: HopwellError, console: Console) -> None:
+    console.print(f"[red]{type(error).__name__}[/red]: {escape(error.what)}", highlight=False)
+    for name in ("expected", "actual"):
+        console.print(f"  {name}: {escape(str(getattr(error, name)))}", highlight=False)
+    console.print(f"  {escape(error.consequence)}", highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Says on standard error what is being done, so that the report alone is on standard output.
+
+    A terminal gets one line with a spinner and the time; a file or pipe gets a line for each step.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: console.print(f"- {step}", highlight=False, markup=False)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda step: bar.update(task, description=escape(step))

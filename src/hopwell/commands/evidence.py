@@ -1,0 +1,107 @@
+"""``hopwell evidence``: how far the claim about each shipped kernel reaches, and by which record.
+
+A kernel's current artifact is the one that this machine's wheel or cache holds for the present
+sources and compiler. A record counts for it only when it names the same artifact hash; a record of
+another artifact of the same plan is stale, and proves nothing about the code as it is now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopwell.bench import record as records
+from hopwell.commands.display import Report, kernel_label, table
+from hopwell.compile import find
+from hopwell.errors import InputError
+from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Rungs in order. There is no emulator yet, so that one is never reached and holds up no other.
+RUNGS = ("derived", "compiled", "emulated", "executed", "timed")
+#: Rungs that a record can support.
+RECORDED = ("executed", "timed")
+RECORDS = Path("benchmarks/records")
+
+Records = tuple[tuple[Path, records.Record], ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One rung of one kernel. ``state`` is "reached", "stale" or "not reached"; ``by`` a file."""
+
+    rung: str
+    state: str
+    by: str | None = None
+
+
+def report(directory: Path, require: str) -> Report:
+    """Every shipped kernel with its claims; ``ok`` when each reached the rung ``require``."""
+    if require not in RUNGS:
+        raise InputError(
+            "rung",
+            expected=f"one of {', '.join(RUNGS)}",
+            actual=require,
+            consequence="Nothing was checked.",
+        )
+    known = records.read_all(directory)
+    kernels = [_kernel(plan, known) for plan in shipped_forward_plans()]
+    return {
+        "ok": all(_reached(kernel, require) for kernel in kernels),
+        "require": require,
+        "records": str(directory),
+        "kernels": kernels,
+    }
+
+
+def _kernel(plan: HopperForwardPlan, known: Records) -> dict[str, Any]:
+    found = find(plan)
+    current = found[0].manifest.artifact_hash if found is not None else None
+    claims = [
+        Claim("derived", "reached", "the plan"),
+        Claim("compiled", "reached", found[1]) if found else Claim("compiled", "not reached"),
+        Claim("emulated", "not reached"),
+        *(_recorded(plan.name, current, rung, known) for rung in RECORDED),
+    ]
+    return {
+        "plan_name": plan.name,
+        "plan": plan.to_json(),
+        "artifact": current,
+        "claims": {claim.rung: {"state": claim.state, "by": claim.by} for claim in claims},
+    }
+
+
+def _recorded(plan_name: str, current: str | None, rung: str, known: Records) -> Claim:
+    """The newest record that supports a rung, for this artifact if there is one."""
+    stale = None
+    for path, record in reversed(known):
+        for artifact in record.identity.artifacts:
+            if artifact.plan_name != plan_name or rung not in artifact.rungs:
+                continue
+            if artifact.artifact_hash == current:
+                return Claim(rung, "reached", path.name)
+            stale = stale or path.name
+    return Claim(rung, "stale", stale) if stale else Claim(rung, "not reached")
+
+
+def _reached(kernel: dict[str, Any], rung: str) -> bool:
+    return bool(kernel["claims"][rung]["state"] == "reached")
+
+
+def render(report: Report, console: Console) -> None:
+    colours = {"reached": "green", "stale": "yellow", "not reached": "dim"}
+    result = table("Shipped kernels", ("dtype", "d, d_v", "mask", "artifact", *RUNGS[1:]), [])
+    for kernel in report["kernels"]:
+        cells = []
+        for rung in RUNGS[1:]:
+            claim = kernel["claims"][rung]
+            by = f" ({claim['by']})" if claim["by"] else ""
+            cells.append(f"[{colours[claim['state']]}]{claim['state']}{by}[/]")
+        artifact = (kernel["artifact"] or "-")[:12]
+        result.add_row(*kernel_label(kernel["plan"]), artifact, *cells)
+    console.print(result)
+    if not report["ok"]:
+        console.print(f"Not every kernel is {report['require']}.")

@@ -1,0 +1,173 @@
+"""An artifact: one directory per compiled plan, and the manifest that says what is in it.
+
+``kernel.so``      the exported kernel with its cubin inside, linked with our runtime
+``kernel.ptx``     the PTX it was assembled from
+``kernel.cubin``   the same code as a cubin, for the inspector
+``manifest.json``  plan, hashes, toolchain, sources, resources
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hopwell.compile.key import SCHEMA, sha256
+
+LIBRARY = "kernel.so"
+PTX = "kernel.ptx"
+CUBIN = "kernel.cubin"
+MANIFEST = "manifest.json"
+
+
+class CorruptArtifact(Exception):
+    """An artifact directory is incomplete or is not what its manifest says. Internal: a miss."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artifact holds and where it comes from. Hashes are sha256, times are seconds."""
+
+    schema: int
+    plan_kind: str
+    plan: dict[str, Any]
+    plan_name: str
+    request: str
+    key: str
+    export_symbol: str
+    kernel_symbol: str
+    #: Over the PTX without comments, line information and debug sections: the artifact's identity.
+    ptx_sha256: str
+    #: Over the machine code alone.
+    sass_sha256: str
+    cubin_sha256: str
+    so_sha256: str
+    host: dict[str, str]
+    toolchain: dict[str, str]
+    assembler: dict[str, str]
+    sources: dict[str, str]
+    dependencies: dict[str, str]
+    assembler_log: str
+    compile_seconds: float
+    #: Dynamic shared memory of every launch, bytes; None when the host code computes it.
+    shared_launched: int | None
+    #: What the inspector found (:class:`hopwell.compile.inspect.Actual`), for readers.
+    resources: dict[str, Any]
+
+    @property
+    def artifact_hash(self) -> str:
+        return self.ptx_sha256
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> Manifest:
+        """Raises :class:`CorruptArtifact` on anything but this schema's exact fields."""
+        known = {f.name for f in fields(cls)}
+        if not isinstance(data, dict) or set(data) != known or data["schema"] != SCHEMA:
+            raise CorruptArtifact(f"not a manifest of schema {SCHEMA}")
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A directory whose manifest was read and whose library was verified."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def library(self) -> Path:
+        return self.directory / LIBRARY
+
+    def ptx(self) -> str:
+        return (self.directory / PTX).read_text()
+
+    def cubin(self) -> bytes:
+        return (self.directory / CUBIN).read_bytes()
+
+
+def read(directory: Path, request: str, key: str | None = None) -> Artifact:
+    """Reads and verifies an artifact directory.
+
+    The library, which is about to become code of this process, must have the hash that the
+    manifest gives, and the manifest must be for this request (and key, when one is known).
+    Raises :class:`CorruptArtifact` otherwise, also when a file is missing.
+    """
+    try:
+        manifest = Manifest.from_json(json.loads((directory / MANIFEST).read_text()))
+        library = (directory / LIBRARY).read_bytes()
+    except (OSError, ValueError) as error:
+        raise CorruptArtifact(f"{directory}: {error}") from error
+    if manifest.request != request or (key is not None and manifest.key != key):
+        raise CorruptArtifact(f"{directory}: made for another request")
+    if sha256(library) != manifest.so_sha256:
+        raise CorruptArtifact(f"{directory}: {LIBRARY} does not have its hash")
+    return Artifact(directory, manifest)
+
+
+def verify(artifact: Artifact) -> None:
+    """Checks every file against the manifest. Raises :class:`CorruptArtifact`."""
+    try:
+        ptx, cubin = artifact.ptx(), artifact.cubin()
+    except (OSError, ValueError) as error:
+        raise CorruptArtifact(f"{artifact.directory}: {error}") from error
+    manifest = artifact.manifest
+    if ptx_hash(ptx) != manifest.ptx_sha256:
+        raise CorruptArtifact(f"{artifact.directory}: {PTX} does not have its hash")
+    if sha256(cubin) != manifest.cubin_sha256:
+        raise CorruptArtifact(f"{artifact.directory}: {CUBIN} does not have its hash")
+
+
+def write(directory: Path, manifest: Manifest, ptx: str, cubin: bytes) -> Artifact:
+    """Adds PTX, cubin and manifest to a directory that holds the library already."""
+    (directory / PTX).write_text(ptx)
+    (directory / CUBIN).write_bytes(cubin)
+    text = json.dumps(manifest.to_json(), indent=1, sort_keys=True)
+    (directory / MANIFEST).write_text(text + "\n")
+    return Artifact(directory, manifest)
+
+
+# -- hashes --------------------------------------------------------------------------------
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LINE_INFO = re.compile(r"^\s*\.(?:loc|file)\b[^\n]*$", re.MULTILINE)
+_DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug[^{]*\{[^}]*\}", re.MULTILINE)
+
+
+def ptx_hash(ptx: str) -> str:
+    """sha256 of PTX without comments, line information, debug sections and blank space at ends."""
+    for pattern in (_COMMENT, _LINE_INFO, _DEBUG_SECTION):
+        ptx = pattern.sub("", ptx)
+    lines = (line.strip() for line in ptx.splitlines())
+    return sha256("\n".join(line for line in lines if line).encode())
+
+
+def elf_sections(image: bytes) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of every section of a 64-bit little-endian ELF file (a cubin is one).
+
+    Raises ValueError when the image is not one.
+    """
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF image")
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
+    # name, type, flags, address, offset, size
+    headers = [struct.unpack_from("<IIQQQQ", image, table + i * size) for i in range(count)]
+    names = image[headers[names_index][4] :]
+    for name, kind, _, _, offset, length in headers:
+        no_bits = kind == 8  # occupies no space in the file
+        title = names[name : names.index(b"\0", name)].decode()
+        yield title, b"" if no_bits else image[offset : offset + length]
+
+
+def sass_hash(cubin: bytes) -> str:
+    """sha256 of the machine code of every kernel of a cubin."""
+    return sha256(
+        b"".join(data for name, data in sorted(elf_sections(cubin)) if name.startswith(".text"))
+    )

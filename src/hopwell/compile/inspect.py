@@ -1,0 +1,342 @@
+"""What a compiled kernel really holds, read from its PTX and cubin. Imports no plan.
+
+Counts are of instructions in the code, not of executions. Shared-memory offsets count from the
+start of the kernel's dynamic shared memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hopwell.compile import sass
+from hopwell.compile.ptx import WARP, Kernel, Statement, WarpView, reachable
+
+#: Compute capability 9.0 (CUDA C++ Programming Guide, technical specifications).
+SHARED_BYTES_PER_SM = 228 * 1024
+RESERVED_SHARED_BYTES_PER_CTA = 1024
+SHARED_ALLOCATION_UNIT = 128
+REGISTERS_PER_SM = 64 * 1024
+REGISTER_ALLOCATION_UNIT = 8
+THREADS_PER_SM = 2048
+CTAS_PER_SM = 32
+MBARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class MBarriers:
+    """Adjacent mbarriers with one arrival count; ``transaction_bytes`` is what arming expects."""
+
+    offset: int
+    count: int
+    arrivals: int
+    transaction_bytes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        text = f"{self.count} at {self.offset}, {self.arrivals} arrivals"
+        return text + "".join(f" + {size} bytes" for size in self.transaction_bytes)
+
+
+@dataclass(frozen=True)
+class NamedBarrier:
+    """One hardware barrier: participants in threads, and the warps that wait on or signal it."""
+
+    id: int
+    threads: int
+    waiting: tuple[int, ...]
+    arriving: tuple[int, ...]
+
+    def __str__(self) -> str:
+        text = f"id {self.id}, {self.threads} threads, warps {spans(self.waiting)} wait"
+        return text + (f", warps {spans(self.arriving)} arrive" if self.arriving else "")
+
+
+@dataclass(frozen=True)
+class TensorCopies:
+    """Tensor copies between one tile in shared memory and global memory.
+
+    Loads complete the mbarrier at ``barrier``; stores have none. ``offset`` is the lowest address.
+    """
+
+    offset: int
+    barrier: int | None
+    instructions: int
+
+    def __str__(self) -> str:
+        kind = "stores from" if self.barrier is None else "loads to"
+        text = f"{self.instructions} {kind} {self.offset}"
+        return text if self.barrier is None else f"{text}, completing {self.barrier}"
+
+
+@dataclass(frozen=True)
+class RegisterTarget:
+    """A register reallocation and the warps that execute it."""
+
+    registers: int
+    warps: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.registers} in warps {spans(self.warps)}"
+
+
+@dataclass(frozen=True)
+class Actual:
+    """Everything that the inspector finds. ``None`` is "could not be known", never a guess."""
+
+    kernel_symbol: str
+    threads: int | None
+    element_type: str
+    mbarriers: tuple[MBarriers, ...]
+    named_barriers: tuple[NamedBarrier, ...]
+    tensor_copies: tuple[TensorCopies, ...]
+    register_targets: tuple[RegisterTarget, ...]
+    #: Phases of the warpgroup MMAs, each up to the wait for all: ``shape/A*steps`` and waits.
+    wgmma_order: tuple[str, ...]
+    wgmma_unfenced: int
+    #: Multiplications of float32 registers between the two products of one phase.
+    multiplies_between_products: int
+    cta_order_mirrored: bool
+    hgmma: int
+    registers: int
+    local_accesses: int
+    stack_bytes: int
+    shared_reserved: int
+    shared_launched: int | None
+    ctas_per_sm: int | None
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory that loads fill, over all stages, and the mbarriers."""
+        loaded = sum(run.count * sum(run.transaction_bytes) for run in self.mbarriers)
+        return loaded + MBARRIER_BYTES * sum(run.count for run in self.mbarriers)
+
+    @property
+    def barriers_end(self) -> int:
+        """End of the last mbarrier: shared memory up to here is in use."""
+        return max((run.offset + run.count * MBARRIER_BYTES for run in self.mbarriers), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def spans(numbers: tuple[int, ...]) -> str:
+    """``(4, 5, 6, 8)`` as ``4-6,8``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def inspect(ptx: str, cubin: bytes, shared_launched: int | None = None) -> Actual:
+    """Inspects one kernel. ``shared_launched`` is the dynamic shared memory that its host code
+    asks for, in bytes (neither PTX nor cubin holds it).
+
+    Raises ValueError when PTX or cubin do not hold exactly one kernel.
+    """
+    kernel = Kernel.parse(ptx)
+    found = sass.resources(cubin)
+    warps = (kernel.required_threads or WARP) // WARP
+    views = [WarpView(kernel, warp) for warp in range(warps)]
+    reach = [reachable(view) for view in views]
+    scene = _Scene(kernel, views, reach)
+    order = _WgmmaOrder.of(kernel)
+    return Actual(
+        kernel_symbol=kernel.name,
+        threads=kernel.required_threads,
+        element_type=order.element_type,
+        mbarriers=_mbarriers(scene),
+        named_barriers=_named_barriers(scene),
+        tensor_copies=_tensor_copies(scene),
+        register_targets=_register_targets(scene),
+        wgmma_order=order.phases,
+        wgmma_unfenced=order.unfenced,
+        multiplies_between_products=order.multiplies,
+        cta_order_mirrored=_mirrors_cta(kernel),
+        hgmma=found.operations["HGMMA"],
+        registers=found.registers,
+        local_accesses=found.local_accesses,
+        stack_bytes=found.stack_bytes,
+        shared_reserved=found.static_shared_bytes,
+        shared_launched=shared_launched,
+        ctas_per_sm=_ctas_per_sm(kernel.required_threads, found.registers, shared_launched),
+    )
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """The kernel, and what each of its warps would compute and execute."""
+
+    kernel: Kernel
+    views: list[WarpView]
+    reach: list[set[int]]
+
+    def select(self, *prefixes: str) -> list[Statement]:
+        return [s for s in self.kernel.statements if s.starts(prefixes)]
+
+    def warps(self, statement: Statement) -> tuple[int, ...]:
+        """Warps that may execute a statement."""
+        return tuple(w for w, indices in enumerate(self.reach) if statement.index in indices)
+
+    def address(self, statement: Statement, operand: str) -> int:
+        """Known part of an address, as the first warp that gets there computes it."""
+        warps = self.warps(statement)
+        return self.views[warps[0] if warps else 0].address(operand).constant
+
+
+# -- barriers ------------------------------------------------------------------------------
+
+
+def _mbarriers(scene: _Scene) -> tuple[MBarriers, ...]:
+    view = scene.views[0]
+    arrivals = {
+        scene.address(s, s.operands[0]): view.value(s.operands[1]).constant
+        for s in scene.select("mbarrier.init")
+    }
+    armed: dict[int, set[int]] = {}
+    for s in scene.select("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
+        size = view.value(s.operands[-1])
+        barrier = next(operand for operand in s.operands if operand.startswith("["))
+        armed.setdefault(scene.address(s, barrier), set()).add(size.constant if size.exact else -1)
+    runs: list[tuple[int, int, int]] = []
+    for offset, count in sorted(arrivals.items()):
+        if runs:
+            start, length, expected = runs[-1]
+            adjacent = offset == start + length * MBARRIER_BYTES
+            if adjacent and expected == count and offset not in armed:
+                runs[-1] = (start, length + 1, expected)
+                continue
+        runs.append((offset, 1, count))
+    return tuple(
+        MBarriers(offset, length, count, tuple(sorted(armed.get(offset, ()))))
+        for offset, length, count in runs
+    )
+
+
+def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
+    waiting: dict[tuple[int, int], set[int]] = {}
+    arriving: dict[tuple[int, int], set[int]] = {}
+    for s in scene.select("bar.", "barrier.sync", "barrier.arrive", "barrier.cta"):
+        side = arriving if ".arrive" in s.opcode else waiting
+        for warp in scene.warps(s):
+            view = scene.views[warp]
+            number = view.value(s.operands[0])
+            threads = scene.kernel.required_threads or 0
+            if len(s.operands) > 1:
+                threads = view.value(s.operands[1]).constant
+            key = (number.constant if number.exact else -1, threads)
+            side.setdefault(key, set()).add(warp)
+    return tuple(
+        NamedBarrier(
+            number,
+            threads,
+            tuple(sorted(waiting.get((number, threads), ()))),
+            tuple(sorted(arriving.get((number, threads), ()))),
+        )
+        for number, threads in sorted(waiting.keys() | arriving.keys())
+    )
+
+
+# -- copies and registers ------------------------------------------------------------------
+
+
+def _tensor_copies(scene: _Scene) -> tuple[TensorCopies, ...]:
+    loads: dict[int, list[int]] = {}
+    stores: list[int] = []
+    for s in scene.select("cp.async.bulk.tensor."):
+        addresses = [o for o in s.operands if o.startswith("[") and "{" not in o]
+        if ".mbarrier::complete_tx" in s.opcode:
+            target, barrier = (scene.address(s, operand) for operand in addresses[:2])
+            loads.setdefault(barrier, []).append(target)
+        else:
+            stores.append(scene.address(s, addresses[0]))
+    found = [TensorCopies(min(to), barrier, len(to)) for barrier, to in sorted(loads.items())]
+    if stores:
+        found.append(TensorCopies(min(stores), None, len(stores)))
+    return tuple(found)
+
+
+def _register_targets(scene: _Scene) -> tuple[RegisterTarget, ...]:
+    return tuple(
+        RegisterTarget(int(s.operands[0]), scene.warps(s)) for s in scene.select("setmaxnreg.")
+    )
+
+
+def _ctas_per_sm(threads: int | None, registers: int, shared: int | None) -> int | None:
+    """Resident CTAs by registers, threads and shared memory, as the hardware allots them."""
+    if threads is None or shared is None:
+        return None
+    per_thread = -(-registers // REGISTER_ALLOCATION_UNIT) * REGISTER_ALLOCATION_UNIT
+    per_cta = -(-shared // SHARED_ALLOCATION_UNIT) * SHARED_ALLOCATION_UNIT
+    return min(
+        CTAS_PER_SM,
+        THREADS_PER_SM // threads,
+        REGISTERS_PER_SM // (threads * per_thread),
+        SHARED_BYTES_PER_SM // (per_cta + RESERVED_SHARED_BYTES_PER_CTA),
+    )
+
+
+# -- warpgroup MMAs ------------------------------------------------------------------------
+
+_SHAPE = re.compile(r"\.(m\d+n\d+k\d+)\.\w+\.(\w+)\.\w+")
+
+
+@dataclass
+class _WgmmaOrder:
+    """The warpgroup MMAs in text order, cut into phases at every wait for all groups."""
+
+    phases: tuple[str, ...]
+    element_type: str
+    unfenced: int
+    multiplies: int
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> _WgmmaOrder:
+        phases: list[str] = []
+        events: list[str] = []
+        group: Counter[str] = Counter()
+        types: set[str] = set()
+        fenced, unfenced, multiplies, between = False, 0, 0, 0
+        for s in kernel.statements:
+            if s.starts("wgmma.fence"):
+                fenced = True
+            elif s.starts("wgmma.mma_async"):
+                found = _SHAPE.search(s.opcode)
+                if found is None:
+                    raise ValueError(f"unknown warpgroup MMA: {s.opcode}")
+                if not group:
+                    unfenced += not fenced
+                    multiplies = max(multiplies, between if events else 0)
+                source = "registers" if s.operands[1].startswith("{") else "shared"
+                group[f"{found.group(1)}/{source}"] += 1
+                types.add(found.group(2))
+            elif s.starts("wgmma.commit_group"):
+                events += [f"{kind}*{steps}" for kind, steps in group.items()] or ["nothing"]
+                group.clear()
+                fenced, between = False, 0
+            elif s.starts("wgmma.wait_group"):
+                events.append(f"wait {s.operands[0]}")
+                if s.operands[0] == "0":
+                    phases.append(" | ".join(events))
+                    events = []
+            elif s.starts("mul") and ".f32" in s.opcode:
+                between += 1
+        distinct = tuple(dict.fromkeys(phases))
+        return cls(distinct, "+".join(sorted(types)), unfenced, multiplies)
+
+
+def _mirrors_cta(kernel: Kernel) -> bool:
+    """Whether the CTA's number is ever subtracted: some tiles are visited in reverse order."""
+    copies = {"%ctaid.x"}
+    for s in kernel.statements:
+        if s.starts("mov") and len(s.operands) == 2 and s.operands[1] in copies:
+            copies.add(s.operands[0])
+    return any(
+        (s.starts(("not.", "neg.")) and s.operands[1] in copies)
+        or (s.starts("sub.") and s.operands[2] in copies)
+        for s in kernel.statements
+    )

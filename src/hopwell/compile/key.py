@@ -1,0 +1,204 @@
+"""The compile key: what an artifact's code depends on, and nothing else.
+
+Two hashes name an artifact. The *request* covers what a machine can know without a compiler: the
+plan, the sources that its kernel is traced from, and the host that will run it. The *key* adds the
+toolchain. A machine with the compiler looks for the key; one that only runs kernels looks for the
+request and takes the toolchain that the artifact records.
+
+Python's and PyTorch's versions are in neither: the exported code calls neither.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import hopwell
+
+#: Layout of a manifest and of a cache entry; part of every hash.
+SCHEMA = 1
+#: The module whose ``trace(plan)`` gives a plan's kernel, by the plan's class.
+KERNEL_MODULES = {"HopperForwardPlan": "hopwell.hopper.forward"}
+#: Options of the DSL and its assembler. The assembler's remarks are how its warnings are seen.
+COMPILE_OPTIONS = "--enable-tvm-ffi --gpu-arch {arch} remarks{{ptx}}"
+#: Options of the host linker: nothing of the build machine may enter the file.
+LINK_OPTIONS = (
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-s",
+    "-Wl,--build-id=none",
+    "-Wl,-z,relro,-z,noexecstack",
+)
+RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
+
+_PACKAGE = Path(hopwell.__file__).parent
+_FROM = re.compile(r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
+
+
+class Plan(Protocol):
+    """What compiling needs to know of a plan."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arch(self) -> str: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The compiler. ``libs`` has the assembler; the manifest also records that one's version."""
+
+    dsl: str
+    libs: str
+    libs_version: str
+    options: str
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def kernel_module(plan: Plan) -> str:
+    """Dotted name of the module that traces the plan's kernel."""
+    return KERNEL_MODULES[type(plan).__name__]
+
+
+# -- sources -------------------------------------------------------------------------------
+
+
+def _module_file(module: str) -> Path | None:
+    """A module's file, found without importing it when it is Hopwell's own."""
+    root, _, rest = module.partition(".")
+    if root == "hopwell":
+        base = _PACKAGE.joinpath(*rest.split(".")) if rest else _PACKAGE
+        for candidate in (base / "__init__.py", base.with_suffix(".py")):
+            if candidate.is_file():
+                return candidate
+        return None
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _imports(text: str, package: str) -> set[str]:
+    """Modules of ``package`` and of Hopwell that a source file may import, anywhere in it.
+
+    A name in a docstring counts too, which can only make the closure larger.
+    """
+    found = set(_IMPORT.findall(text))
+    for module, names in _FROM.findall(text):
+        found.add(module)
+        for name in names.strip("()").split(","):
+            words = name.split("#")[0].split()
+            if words:
+                found.add(f"{module}.{words[0]}")
+    return {name for name in found if name.split(".")[0] in (package, "hopwell")}
+
+
+@cache
+def sources(module: str) -> dict[str, str]:
+    """sha256 of every file that a kernel module's code can come from, by name.
+
+    The import closure of ``module`` inside its package, and the runtime that is linked in. Package
+    ``__init__`` files count only where something is imported from them by name.
+    """
+    package = module.split(".")[0]
+    pending, seen = [module], {}
+    while pending:
+        name = pending.pop()
+        file = None if name in seen or name == "hopwell" else _module_file(name)
+        if file is None:
+            continue
+        data = file.read_bytes()
+        seen[name] = sha256(data)
+        pending.extend(_imports(data.decode(), package))
+    seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
+    return dict(sorted(seen.items()))
+
+
+# -- toolchain and host --------------------------------------------------------------------
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _driver_major() -> int | None:
+    """CUDA version that the driver supports, or None without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int(0)
+        return (
+            version.value // 1000 if driver.cuDriverGetVersion(ctypes.byref(version)) == 0 else None
+        )
+    except (OSError, AttributeError):
+        return None
+
+
+@cache
+def toolchain(arch: str) -> Toolchain | None:
+    """The installed compiler, or None. Reads package metadata; imports nothing of it.
+
+    Of several installed variants the DSL loads the newest that the driver supports, or the newest
+    where there is no driver; the build checks that it did.
+    """
+    dsl = _version("nvidia-cutlass-dsl")
+    if dsl is None:
+        return None
+    driver = _driver_major()
+    for major in (13, 12):
+        version = _version(f"nvidia-cutlass-dsl-libs-cu{major}")
+        if version is not None and (driver is None or driver >= major):
+            options = COMPILE_OPTIONS.format(arch=arch) + " " + " ".join(LINK_OPTIONS)
+            return Toolchain(dsl, f"cu{major}", version, options)
+    return None
+
+
+def host_abi() -> dict[str, str]:
+    """What the exported host code is built for."""
+    return {"system": platform.system(), "machine": platform.machine()}
+
+
+# -- the two hashes ------------------------------------------------------------------------
+
+
+def request_of(plan: Plan) -> str:
+    """Hash of plan, kernel sources and host: what can be known without a compiler."""
+    return sha256(
+        _canonical(
+            {
+                "schema": SCHEMA,
+                "plan": {"kind": type(plan).__name__, "arch": plan.arch, **plan.to_json()},
+                "sources": sources(kernel_module(plan)),
+                "host": host_abi(),
+            }
+        )
+    )
+
+
+def compile_key(plan: Plan, compiler: Toolchain) -> str:
+    """Hash of the request and the toolchain."""
+    return sha256(_canonical({"request": request_of(plan), "toolchain": compiler.to_json()}))

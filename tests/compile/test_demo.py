@@ -1,0 +1,61 @@
+"""The demo runs end to end, and fails when what it compares does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hopwell
+from hopwell.commands import demo
+from hopwell.compile import expect
+
+CPU_ONLY = not torch.cuda.is_available()
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    steps: list[str] = []
+    made = demo.report(steps.append)
+    assert any("compiling" in step for step in steps)
+    return made
+
+
+def test_everything_holds(report: dict[str, Any]) -> None:
+    assert report["ok"]
+    assert {row["backend"] for row in report["attention"]} >= {"cpu"}
+    assert len(report["kernel"]["rows"]) > 10
+    assert all(row["ok"] for row in report["kernel"]["rows"])
+    if CPU_ONLY:
+        assert report["kernel"]["gpu"] == "no CUDA device"
+
+
+def test_errors_are_those_of_the_dtype(report: dict[str, Any]) -> None:
+    """bf16 keeps 8 bits: an error far below would mean that nothing was rounded or compared."""
+    for row in report["attention"]:
+        assert 2.0**-12 < row["errors"]["frobenius"] <= row["budget"]["frobenius"] < 2.0**-7
+
+
+def test_wrong_attention_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = hopwell.attention
+
+    def wrong(*tensors: torch.Tensor, **arguments: Any) -> Any:
+        o, lse = right(*tensors, **arguments)
+        o[0, 0, 0] *= 1.5  # one row of thousands
+        return o, lse
+
+    monkeypatch.setattr(hopwell, "attention", wrong)
+    assert demo._attention(0, "cpu")["broken"]
+
+
+def test_a_plan_that_is_not_what_was_compiled_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = expect.expected
+
+    def wrong(plan: Any) -> dict[str, Any]:
+        values = right(plan)
+        return {**values, next(iter(values)): "something else"}
+
+    monkeypatch.setattr(expect, "expected", wrong)
+    monkeypatch.setattr(demo, "_attention", lambda *_: {"broken": []})
+    assert not demo.report(lambda _: None)["ok"]

@@ -1,0 +1,237 @@
+"""The command line: exit status, JSON, and that both say what the library says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hopwell import cli
+from hopwell.commands import doctor
+from hopwell.dispatch import SUPPORT
+from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Calls the entry point as a shell would; the cache is an empty one of the test's own."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("HOPWELL_CACHE_DIR", str(cache))
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hopwell", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def report_of(out: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(out)
+    return report
+
+
+def test_module_runs_and_lists_the_commands() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hopwell", "--help"], capture_output=True, text=True, check=True
+    )
+    for command in ("demo", "doctor", "plans", "explain", "cache", "bench", "evidence"):
+        assert command in done.stdout
+
+
+# -- doctor ------------------------------------------------------------------------------------
+
+
+def test_doctor_is_content_with_a_healthy_cpu_machine(run: Run) -> None:
+    code, out, _ = run("doctor", "--json")
+    report = report_of(out)
+    verdicts = {row["name"]: row["verdict"] for row in report["capabilities"]}
+    assert code == 0
+    assert report["ok"]
+    assert verdicts["attention on the CPU"] == "works"
+    if not torch.cuda.is_available():
+        assert verdicts["run Hopper kernels"] == "absent"
+
+
+def test_doctor_shows_a_person_the_same(run: Run) -> None:
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "attention on the CPU: works" in out
+
+
+def test_doctor_fails_when_attention_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hopwell
+
+    monkeypatch.setattr(hopwell, "attention", lambda q, k, v, **_: torch.zeros_like(q))
+    code, out, _ = run("doctor", "--json")
+    broken = [row for row in report_of(out)["capabilities"] if row["verdict"] == "broken"]
+    assert code == 1
+    assert [row["name"] for row in broken] == ["attention on the CPU"]
+    assert "relative error 1.0e+00" in str(broken)
+
+
+def test_doctor_names_what_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(distribution: str) -> str:
+        if distribution.startswith("nvidia-"):
+            raise PackageNotFoundError(distribution)
+        return version(distribution)
+
+    monkeypatch.setattr(doctor, "version", lacking)
+    code, out, _ = run("doctor", "--json")
+    compiling = next(
+        row for row in report_of(out)["capabilities"] if row["name"] == "compile Hopper kernels"
+    )
+    assert code == 0  # a machine need not compile
+    assert compiling["verdict"] == "absent"
+    missing = [check["name"] for check in compiling["checks"] if not check["ok"]]
+    assert "nvidia-cutlass-dsl" in missing
+
+
+# -- plans -------------------------------------------------------------------------------------
+
+
+def test_plans_list_is_what_ships(run: Run) -> None:
+    code, out, _ = run("plans", "--list", "--json")
+    rows = report_of(out)["plans"]
+    assert code == 0
+    shipped = shipped_forward_plans()
+    assert [HopperForwardPlan.from_json(row["plan"]) for row in rows] == list(shipped)
+    assert len(shipped) <= 64
+    assert {row["artifact"] for row in rows} == {None}  # the cache of this test is empty
+    assert run("plans", "--list")[1].count("not compiled") == len(shipped)
+
+
+def test_plan_in_full(run: Run) -> None:
+    code, out, _ = run("plans", "bf16_d128x128_causal", "--json")
+    report = report_of(out)
+    plan = HopperForwardPlan.from_json(report["plan"])
+    assert code == 0
+    assert plan.causal
+    counts = {row["name"]: row["count"] for row in report["mbarriers"]}
+    assert counts["k_full"] == plan.stages
+    assert sum(counts.values()) == 2 * plan.q_stages + 4 * plan.stages
+    for name in counts:
+        assert name in run("plans", plan.name)[1]
+
+
+@pytest.mark.parametrize("name", ["no_such_plan", "causal"])
+def test_plan_name_that_is_none_or_several(run: Run, name: str) -> None:
+    code, out, _ = run("plans", name, "--json")
+    assert code == 1
+    assert report_of(out)["error"]["type"] == "InputError"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--list", "bf16_d128x128_causal")])
+def test_plans_wants_a_list_or_a_name(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run("plans", *arguments)[0] == 2
+
+
+# -- explain -----------------------------------------------------------------------------------
+
+
+def test_explain_gives_the_plan(run: Run) -> None:
+    code, out, _ = run("explain", "--head-dim", "72", "--causal", "--json")
+    report = report_of(out)
+    assert code == 0
+    assert report["backend"] == "hopper"
+    assert (report["plan"]["head_dim"], report["plan"]["causal"]) == (96, True)
+    assert report["plan_name"] in run("explain", "--head-dim", "72", "--causal")[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "predicate"),
+    [
+        (("--head-dim", "512"), "head_dims"),
+        (("--head-dim", "68"), "head_dim_multiple"),
+        (("--dtype", "float32"), "dtype"),
+        (("--arch", "sm_80"), "arch"),
+        (("--left", "128"), "mask"),
+        (("--softcap", "30"), "softcap"),
+        (("--sink",), "sink"),
+        (("--grad",), "gradient"),
+    ],
+)
+def test_explain_names_the_refusing_predicate(
+    run: Run, flags: tuple[str, ...], predicate: str
+) -> None:
+    code, out, _ = run("explain", *flags, "--json")
+    report = report_of(out)
+    assert code == 1
+    assert [row["predicate"] for row in report["refusals"]["hopper"]] == [predicate]
+    assert predicate in {row.name for row in SUPPORT["hopper"]}
+    person = run("explain", *flags)[1]
+    assert predicate in person
+    assert "hopper: refuses" in person
+
+
+def test_explain_on_the_cpu(run: Run) -> None:
+    code, out, _ = run("explain", "--device", "cpu", "--left", "8", "--sink", "--json")
+    assert code == 0
+    assert report_of(out)["backend"] == "cpu"
+
+
+def test_wrong_input_is_an_answer_and_no_traceback(run: Run) -> None:
+    code, out, _ = run("explain", "--heads-q", "3", "--heads-k", "2", "--json")
+    error = report_of(out)["error"]
+    assert code == 1
+    assert error["type"] == "InputError"
+    assert error["expected"]
+    assert error["consequence"]
+    code, out, err = run("explain", "--heads-q", "3", "--heads-k", "2")
+    assert (code, out) == (1, "")
+    assert "InputError" in err
+    assert "Traceback" not in err
+
+
+def test_unknown_option_is_wrong_usage(run: Run) -> None:
+    assert run("explain", "--colour")[0] == 2
+
+
+# -- cache -------------------------------------------------------------------------------------
+
+
+def test_cache_of_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("cache", "info", "--json")
+    report = report_of(out)
+    assert code == 0
+    assert (report["directory"], report["entries"]) == (str(tmp_path / "cache"), [])
+
+
+def test_corrupt_entry_fails_info_and_is_cleared(run: Run, tmp_path: Path) -> None:
+    run("cache", "info")
+    (layout,) = (tmp_path / "cache").iterdir()
+    entry = layout / ("0" * 64) / ("1" * 64)
+    entry.mkdir(parents=True, mode=0o700)
+    (entry / "kernel.so").write_bytes(b"not a library")
+    code, out, _ = run("cache", "info", "--json")
+    assert code == 1
+    assert [row["plan"] for row in report_of(out)["entries"]] == [None]
+    code, out, _ = run("cache", "clear", "--json")
+    assert (code, len(report_of(out)["entries"])) == (0, 1)
+    assert run("cache", "info")[0] == 0
+
+
+def test_cache_that_others_can_write_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache").chmod(0o777)
+    code, out, _ = run("cache", "info", "--json")
+    assert code == 1
+    assert report_of(out)["error"]["type"] == "UnsafeCache"
+
+
+def test_warming_nothing_is_an_error(run: Run) -> None:
+    code, out, _ = run("cache", "warm", "--match", "no_such_plan", "--json")
+    assert code == 1
+    assert report_of(out)["error"]["actual"] == "no_such_plan"

@@ -1,0 +1,214 @@
+"""GPU tests: every result is tied to the kernel that made it, so that no fallback can pass.
+
+``attend`` runs :func:`hopwell.attention` and asserts from the dispatch record that the Hopper
+backend ran the shipped plan of the problem's bucket, under a kernel symbol. ``attend.check`` also
+holds the result against float64, within the budget of a same-precision result (see
+:func:`hopwell.bench.accuracy.budget`) and the log-sum-exp's tolerance.
+
+``--record PATH`` (or ``HOPWELL_TEST_RECORD``) writes which artifacts the run covered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hopwell
+from hopwell.bench import accuracy, environment
+from hopwell.bench.forward import artifact_of
+from hopwell.bench.record import TESTS_GPU, Artifact, Record, write
+from hopwell.dispatch import DispatchRecord
+from hopwell.hopper.plan import bucket_of, forward_plan
+
+HERE = Path(__file__).parent
+Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def missing_gpu() -> str | None:
+    """Why no Hopper kernel can run here, or None."""
+    if not torch.cuda.is_available():
+        return "needs a Hopper GPU: PyTorch sees no CUDA device"
+    capability = torch.cuda.get_device_capability()
+    if capability != (9, 0):
+        return f"needs a Hopper GPU: this one has compute capability {capability}"
+    return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record",
+        default=os.environ.get("HOPWELL_TEST_RECORD"),
+        help="write a record of the covered artifacts to this path",
+    )
+    parser.addoption("--commit", default=None, help="commit named in the record; git's if absent")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a Hopper GPU")
+    config.pluginmanager.register(Coverage(config), "hopwell-coverage")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = missing_gpu()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("gpu")
+            if reason is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class Coverage:
+    """Which artifact was executed by which test; written as a record when the session ends."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.artifacts: dict[str, Artifact] = {}
+        self.tests: dict[str, set[str]] = {}
+        self.outcomes = {"passed": 0, "failed": 0, "skipped": 0}
+        self.failures: list[str] = []
+
+    def executed(self, ran: DispatchRecord, test: str) -> None:
+        key = ran.artifact_hash
+        assert key is not None
+        if key not in self.artifacts:
+            self.artifacts[key] = artifact_of(ran, ())
+        self.tests.setdefault(key, set()).add(test)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes[report.outcome] = self.outcomes.get(report.outcome, 0) + 1
+        if report.failed:
+            self.failures.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        path = self.config.getoption("--record")
+        if path and self.artifacts:
+            write(self.record(), Path(path))
+
+    def record(self) -> Record:
+        """An artifact counts as executed only when every test that ran it passed."""
+        failed = {node.split("::", 1)[-1] for node in self.failures}
+        artifacts = [
+            replace(
+                artifact,
+                tests=tuple(sorted(self.tests[key])),
+                rungs=() if self.tests[key] & failed else ("executed",),
+            )
+            for key, artifact in self.artifacts.items()
+        ]
+        return Record(
+            kind=TESTS_GPU,
+            created=environment.now(),
+            identity=environment.identity(artifacts, commit=self.config.getoption("--commit")),
+            environment=environment.environment(),
+            outcomes=self.outcomes,
+            notes=tuple(f"failed: {node}" for node in self.failures),
+        )
+
+
+class Attend:
+    """Runs attention and insists on the Hopper kernel."""
+
+    device = "cuda"
+
+    def __init__(self, executed: Callable[[DispatchRecord], None]) -> None:
+        self._executed = executed
+
+    def draw(
+        self,
+        batch: int,
+        lengths: tuple[int, int],
+        heads: tuple[int, int],
+        dims: tuple[int, int],
+        dtype: torch.dtype = torch.bfloat16,
+        seed: int = 0,
+    ) -> Triple:
+        """Standard normal q, k, v: (query, key) lengths and heads, (head_dim, head_dim_v)."""
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+
+        def normal(length: int, head: int, dim: int) -> torch.Tensor:
+            shape = (batch, length, head, dim)
+            return torch.randn(shape, device=self.device, generator=generator).to(dtype)
+
+        return (
+            normal(lengths[0], heads[0], dims[0]),
+            normal(lengths[1], heads[1], dims[0]),
+            normal(lengths[1], heads[1], dims[1]),
+        )
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(out, lse) of one call that the shipped kernel of the bucket must have computed."""
+        with hopwell.record_dispatch() as calls:
+            out, lse = hopwell.attention(q, k, v, return_lse=True, **arguments)
+        (ran,) = calls
+        self.assert_kernel(ran, q, v, bool(arguments.get("causal", False)))
+        return out, lse
+
+    def assert_kernel(
+        self, ran: DispatchRecord, q: torch.Tensor, v: torch.Tensor, causal: bool
+    ) -> None:
+        """The record names the Hopper backend, the bucket's shipped plan, and a real kernel."""
+        dtype = str(q.dtype).removeprefix("torch.")
+        bucket = bucket_of(q.shape[3], v.shape[3])
+        assert bucket is not None
+        assert ran.backend == "hopper"
+        assert ran.fallback is None
+        assert ran.plan == forward_plan(dtype, bucket, causal)
+        assert ran.kernel_symbol
+        assert ran.compile_key
+        assert ran.cache in ("memory", "hit", "wheel", "compiled")
+        self._executed(ran)
+
+    def check(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        pairs: int = 4096,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run and compare up to ``pairs`` (batch, head) pairs with float64."""
+        out, lse = self(q, k, v, causal=causal, scale=scale)
+        self.compare(out, lse, (q, k, v), causal=causal, scale=scale, pairs=pairs)
+        return out, lse
+
+    def compare(
+        self,
+        out: torch.Tensor,
+        lse: torch.Tensor,
+        inputs: Triple,
+        *,
+        causal: bool = False,
+        scale: float | None = None,
+        pairs: int = 4096,
+    ) -> None:
+        q, _, v = inputs
+        assert out.shape == (*q.shape[:3], v.shape[3])
+        assert out.dtype == q.dtype
+        assert lse.shape == (q.shape[0], q.shape[2], q.shape[1])
+        assert lse.dtype == torch.float32
+        factor = q.shape[3] ** -0.5 if scale is None else scale
+        chosen = accuracy.spread_pairs(q.shape[0], q.shape[2], pairs)
+        expected = accuracy.reference(*inputs, causal=causal, scale=factor, pairs=chosen)
+        allowed = accuracy.budget(*inputs, expected, causal=causal, scale=factor)
+        broken = allowed.broken_by(accuracy.errors(out, lse, expected))
+        assert not broken, f"{tuple(q.shape)} x {tuple(v.shape)} causal={causal}: {broken}"
+
+
+@pytest.fixture
+def attend(request: pytest.FixtureRequest) -> Iterator[Attend]:
+    coverage = request.config.pluginmanager.get_plugin("hopwell-coverage")
+    assert isinstance(coverage, Coverage)
+    test = request.node.nodeid.split("::", 1)[-1]
+    with torch.no_grad():
+        yield Attend(lambda ran: coverage.executed(ran, test))

@@ -310,8 +310,9 @@ def test_error_is_that_of_rounding_the_result(
 def test_no_worse_than_sdpa(causal: bool) -> None:
     q, k, v = (normal(2, 200, 4, 64, dtype=torch.bfloat16) for _ in range(3))
     exact, _ = reference.attention(q, k, v, causal=causal)
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    peer = F.scaled_dot_product_attention(*heads_first, is_causal=causal).transpose(1, 2)
+    heads = [x.transpose(1, 2) for x in (q, k, v)]
+    peer = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=causal)
+    peer = peer.transpose(1, 2)
     ours = attention(q, k, v, causal=causal)
     assert (ours.double() - exact).norm() <= 1.1 * (peer.double() - exact).norm()
 

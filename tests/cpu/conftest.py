@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +48,7 @@ class StandIn:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[HopperForwardPlan, StandIn]]:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[HopperForwardPlan, StandIn]:
     """The Hopper path on CPU tensors: kernels are stand-ins, by plan; 132 SMs."""
     kernels: dict[HopperForwardPlan, StandIn] = {}
 
@@ -62,4 +61,4 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[HopperForwardPlan
     monkeypatch.setattr(launch, "_resident", {})
     monkeypatch.setattr(dispatch, "SUPPORT", {"hopper": rows})
     monkeypatch.setattr(api, "_prepared", {})
-    yield kernels
+    return kernels

@@ -123,7 +123,9 @@ def test_no_keys(causal: bool) -> None:
 @pytest.mark.parametrize("seqlen_k", [1, 2, 3])
 @pytest.mark.parametrize("options", MASKS)
 def test_short_work(seqlen_q: int, seqlen_k: int, options: dict[str, Any]) -> None:
-    check(normal(2, seqlen_q, 2, 8), normal(2, seqlen_k, 2, 8), normal(2, seqlen_k, 2, 8), **options)
+    check(
+        normal(2, seqlen_q, 2, 8), normal(2, seqlen_k, 2, 8), normal(2, seqlen_k, 2, 8), **options
+    )
 
 
 # -- masking and log-sum-exp -----------------------------------------------------------------
@@ -154,7 +156,9 @@ def test_keys_that_no_query_sees_never_matter(options: dict[str, Any]) -> None:
     hidden = 0 if left is None else 39 - left
     poisoned_k, poisoned_v = k.clone(), v.clone()
     poisoned_k[:, :hidden], poisoned_v[:, :hidden] = torch.nan, torch.nan
-    assert torch.equal(attention(q, k, v, **options), attention(q, poisoned_k, poisoned_v, **options))
+    assert torch.equal(
+        attention(q, k, v, **options), attention(q, poisoned_k, poisoned_v, **options)
+    )
 
 
 @pytest.mark.parametrize("level", [-120.0, -3e4, 120.0, 3e4])
@@ -306,8 +310,9 @@ def test_error_is_that_of_rounding_the_result(
 def test_no_worse_than_sdpa(causal: bool) -> None:
     q, k, v = (normal(2, 200, 4, 64, dtype=torch.bfloat16) for _ in range(3))
     exact, _ = reference.attention(q, k, v, causal=causal)
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    peer = F.scaled_dot_product_attention(*heads_first, is_causal=causal).transpose(1, 2)
+    heads = [x.transpose(1, 2) for x in (q, k, v)]
+    peer = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=causal)
+    peer = peer.transpose(1, 2)
     ours = attention(q, k, v, causal=causal)
     assert (ours.double() - exact).norm() <= 1.1 * (peer.double() - exact).norm()
 

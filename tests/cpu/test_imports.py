@@ -32,9 +32,7 @@ def _python(code: str) -> str:
     ],
 )
 def test_imports_stay_light(statement: str, absent: tuple[str, ...]) -> None:
-    loaded = _python(
-        f"{statement}\nimport sys\nprint([m for m in {absent!r} if m in sys.modules])"
-    )
+    loaded = _python(f"{statement}\nimport sys\nprint([m for m in {absent!r} if m in sys.modules])")
     assert loaded.strip() == "[]"
 
 

@@ -161,7 +161,8 @@ class Attend:
         assert bucket is not None
         assert ran.backend == "hopper"
         assert ran.fallback is None
-        assert ran.plan == forward_plan(dtype, bucket, causal)
+        # A single query sees every key: the problem's canonical form has no mask then.
+        assert ran.plan == forward_plan(dtype, bucket, causal and q.shape[1] > 1)
         assert ran.kernel_symbol
         assert ran.compile_key
         assert ran.cache in ("memory", "hit", "wheel", "compiled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from tests.compile.helpers import TINY_KERNEL
 from hopwell.compile import key as keys
 
 
-@pytest.fixture(autouse=True)
-def _tiny_is_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(keys.KERNEL_MODULES, "TinyPlan", TINY_KERNEL)
+@pytest.fixture(autouse=True, scope="session")
+def _tiny_is_a_kernel() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(keys.KERNEL_MODULES, "TinyPlan", TINY_KERNEL)
+        yield
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def _disassembler() -> str:
 def test_local_memory_operations_have_these_codes() -> None:
     """No shipped kernel has any, so the codes are checked on the words themselves: as assembled
     by CUDA 13.4 for sm_90a from a kernel with an array that is indexed at run time."""
-    load, store = 0x0000000001047983, 0x0000000403007387
+    load, store = 0x0000000001387983, 0x0000003D00007387
     code = b"".join(word.to_bytes(8, "little") + bytes(8) for word in (load, store, load))
     assert sass._operations(code)["LDL"] == 2
     assert sass._operations(code)["STL"] == 1
@@ -188,9 +188,8 @@ def test_operands_are_split_outside_brackets() -> None:
 
 
 def test_an_unfenced_group_and_a_skipped_wait_are_seen() -> None:
-    mma = (
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%r1, %r2}, %rd1, %rd2, p, 1, 1, 0, 0;"
-    )
+    kind = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"
+    mma = kind + " {%r1, %r2}, %rd1, %rd2, p, 1, 1, 0, 0;"
     commit, fence = "wgmma.commit_group.sync.aligned;", "wgmma.fence.sync.aligned;"
     rs = mma.replace("%rd1,", "{%r3, %r4},")
 

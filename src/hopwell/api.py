@@ -218,37 +218,35 @@ def _signature(
         or _transforms() is not None
         or _tracing() is not None
         or forward_ad._current_level >= 0
-        or q.layout is not torch.strided
-        or k.layout is not torch.strided
-        or v.layout is not torch.strided
-        or q.is_nested
         or q.is_neg()
         or k.is_neg()
         or v.is_neg()
     ):
         return None
-    aligned = not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT
-    return (
-        q.shape,
-        k.shape,
-        v.shape,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        q.dtype,
-        k.dtype,
-        v.dtype,
-        q.device,
-        k.device,
-        v.device,
-        aligned,
-        causal,
-        scale,
-        return_lse,
-        deterministic,
-        backend,
-        fallback,
-    )
+    try:
+        return (
+            q.shape,
+            k.shape,
+            v.shape,
+            q.stride(),
+            k.stride(),
+            v.stride(),
+            q.dtype,
+            k.dtype,
+            v.dtype,
+            q.device,
+            k.device,
+            v.device,
+            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT == 0,
+            causal,
+            scale,
+            return_lse,
+            deterministic,
+            backend,
+            fallback,
+        )
+    except RuntimeError:  # a layout without strides: sparse, nested, opaque
+        return None
 
 
 def _prepare(

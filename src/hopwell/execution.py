@@ -15,13 +15,19 @@ from hopwell.problem import Problem
 _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
 
 
+def _outline(x: Tensor) -> Tensor:
+    """``x`` without its memory: the cheapest thing that ``empty_like`` can copy sizes from."""
+    x.untyped_storage().resize_(0)
+    return x
+
+
 class Call:
     """Computes ``problem`` as ``choice`` says, for any tensors with this problem's signature.
 
     The first call of a kernel loads it (and compiles it, where nothing else has).
     """
 
-    __slots__ = ("_kernel", "_launch", "choice", "problem")
+    __slots__ = ("_kernel", "_launch", "_lse", "_out", "choice", "problem")
 
     def __init__(
         self, problem: Problem, choice: dispatch.Choice, q: Tensor, k: Tensor, v: Tensor
@@ -33,6 +39,10 @@ class Call:
         if choice.plan is not None and not problem.is_empty:
             num_sms = hopper_launch.sm_count(q.device.index)
             self._launch = hopper_launch.Launch.of(choice.plan, problem, q, k, v, num_sms)
+            p = problem
+            self._out = _outline(q.new_empty(p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
+            lse = q.new_empty(p.batch, p.heads_q, p.seqlen_q, dtype=torch.float32)
+            self._lse = _outline(lse)
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
@@ -49,9 +59,8 @@ class Call:
     def _with_kernel(
         self, launch: hopper_launch.Launch, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor]:
-        p = self.problem
-        out = q.new_empty((p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
-        lse = q.new_empty((p.batch, p.heads_q, p.seqlen_q), dtype=torch.float32)
+        out = torch.empty_like(self._out)
+        lse = torch.empty_like(self._lse)
         kernel = self._kernel
         if kernel is None:
             return self._first(launch, q, k, v, out, lse)

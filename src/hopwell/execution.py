@@ -9,10 +9,87 @@ from torch import Tensor
 
 from hopwell import cpu, dispatch
 from hopwell.hopper import launch as hopper_launch
-from hopwell.problem import Problem
+from hopwell.problem import TMA_ALIGNMENT, Problem
 
 #: How a kernel came into the process, in the words of a dispatch record.
 _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
+
+
+#: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
+_prepared: dict[tuple[Any, ...], Call] = {}
+_PREPARED_LIMIT = 4096
+
+
+def prepared(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    left: int | None,
+    right: int | None,
+    scale: float | None,
+    softcap: float | None,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+    fallback: str,
+    needs_grad: bool = False,
+) -> Call:
+    """The call that these arguments ask for, checked and decided once per signature.
+
+    Arguments are of exactly the annotated types: a key takes 1, 1.0 and True for equal.
+
+    Raises:
+        InputError, InputTypeError, UnsupportedProblem, GradientUnsupported: as ``attention``.
+    """
+    try:
+        key = (
+            q.shape,
+            k.shape,
+            v.shape,
+            q.stride(),
+            k.stride(),
+            v.stride(),
+            q.dtype,
+            k.dtype,
+            v.dtype,
+            q.device,
+            k.device,
+            v.device,
+            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT == 0,
+            None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout),
+            left,
+            right,
+            scale,
+            softcap,
+            return_lse,
+            deterministic,
+            backend,
+            fallback,
+            needs_grad,
+        )
+    except RuntimeError:  # a layout without strides or address: the checks below name it
+        key = None
+    call = _prepared.get(key) if key is not None else None
+    if call is None:
+        problem = Problem.from_tensors(
+            q,
+            k,
+            v,
+            window=(left, right),
+            scale=scale,
+            softcap=softcap,
+            sink=sink,
+            return_lse=return_lse,
+            deterministic=deterministic,
+            needs_grad=needs_grad,
+        )
+        call = Call(problem, dispatch.choose(problem, backend, fallback), q, k, v)
+        if key is not None:
+            if len(_prepared) >= _PREPARED_LIMIT:
+                _prepared.clear()
+            _prepared[key] = call
+    return call
 
 
 def _outline(x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ def render_listing(report: Report, console: Console) -> None:
                 resources.get("registers"),
                 resources.get("stack_bytes"),
                 resources.get("local_accesses"),
-                artifact.get("source", "not compiled"),
+                artifact.get("source"),
             )
         )
     console.print(table("Shipped plans", columns, rows))

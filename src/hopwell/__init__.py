@@ -12,18 +12,14 @@ if TYPE_CHECKING:
     from hopwell.api import attention as attention
     from hopwell.api import explain as explain
     from hopwell.dispatch import record_dispatch as record_dispatch
-    from hopwell.settings import override as override
-    from hopwell.settings import settings as settings
 
 _HOME = {
     "attention": "hopwell.api",
     "explain": "hopwell.api",
     "record_dispatch": "hopwell.dispatch",
-    "override": "hopwell.settings",
-    "settings": "hopwell.settings",
 }
 
-__all__ = ["__version__", "attention", "explain", "override", "record_dispatch", "settings"]
+__all__ = ["__version__", "attention", "explain", "record_dispatch"]
 
 
 def __getattr__(name: str) -> Any:

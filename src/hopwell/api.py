@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +36,54 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
 
 
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    sink: Tensor | None = ...,
+    return_lse: Literal[False] = ...,
+    deterministic: bool = ...,
+    backend: str = ...,
+    fallback: str = ...,
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    sink: Tensor | None = ...,
+    return_lse: Literal[True],
+    deterministic: bool = ...,
+    backend: str = ...,
+    fallback: str = ...,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    window: Window | None = ...,
+    scale: float | None = ...,
+    softcap: float | None = ...,
+    sink: Tensor | None = ...,
+    return_lse: bool,
+    deterministic: bool = ...,
+    backend: str = ...,
+    fallback: str = ...,
+) -> Tensor | tuple[Tensor, Tensor]: ...
 def attention(
     q: Tensor,
     k: Tensor,

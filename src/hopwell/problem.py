@@ -224,7 +224,7 @@ def _window_bound(side: str, value: Any) -> int | None:
     _check_int(f"window {side}", value, least=0)
     if value > _INT64_MAX:
         raise _value_error(f"window {side}", "a 64-bit int (None is unbounded)", value)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def check_scale(scale: object) -> None:

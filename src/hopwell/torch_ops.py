@@ -26,6 +26,7 @@ _OPTIONS = (
     "SymInt? window_left=None, SymInt? window_right=None, float? scale=None, float? softcap=None"
 )
 
+_Two = tuple[Tensor, Tensor]
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _library = torch.library.Library("hopwell", "DEF")
@@ -54,7 +55,7 @@ def _forward(
     backend: str = "auto",
     fallback: str = "error",
     needs_grad: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> _Two:
     problem = Problem.from_tensors(
         q,
         k,
@@ -73,7 +74,7 @@ def _forward(
 
 def _forward_fake(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None, **options: Any
-) -> tuple[Tensor, Tensor]:
+) -> _Two:
     check_tensors(q, k, v, sink)
     batch, seqlen_q, heads_q, _ = q.shape
     out = q.new_empty(batch, seqlen_q, heads_q, v.shape[3])
@@ -144,13 +145,13 @@ class _Attention(_SingleLevelFunction):
         v: Tensor,
         sink: Tensor | None,
         options: tuple[tuple[str, Any], ...],
-    ) -> tuple[Tensor, Tensor]:
+    ) -> _Two:
         ctx.save_for_backward(q, k, v, sink)
         ctx.set_materialize_grads(False)
         ctx.options = {key: value for key, value in options if key in _BACKWARD_OPTIONS}
         with _below_autograd():
             # The backend has to know now: one without a backward refuses here, at the forward.
-            result: tuple[Tensor, Tensor] = torch.ops.hopwell.attention.default(
+            result: _Two = torch.ops.hopwell.attention.default(
                 q, k, v, sink, **{**dict(options), "needs_grad": True}
             )
         return result
@@ -190,6 +191,12 @@ class _AttentionBackward(_SingleLevelFunction):
 _BACKWARD_OPTIONS = ("window_left", "window_right", "scale", "softcap")
 
 
+def _recorded(function: Any, *arguments: Any) -> Any:
+    """Apply a single-level Function, which PyTorch allows only when asked, inside transforms."""
+    with enable_single_level_autograd_function():
+        return function.apply(*arguments)
+
+
 def _wants_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
@@ -214,16 +221,14 @@ def _refuse_while_tracing(*tensors: Tensor) -> None:
 
 def _forward_autograd(
     q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None = None, **options: Any
-) -> tuple[Tensor, Tensor]:
+) -> _Two:
     _refuse_forward_mode(q, k, v, sink)
     if _wants_grad(q, k, v, sink):
         if q.device.type != "cpu" and options.get("fallback", "error") == "error":
             _refuse_while_tracing(q, k, v)
-        with enable_single_level_autograd_function():
-            result: tuple[Tensor, Tensor] = _Attention.apply(q, k, v, sink, tuple(options.items()))
-        return result
+        return _recorded(_Attention, q, k, v, sink, tuple(options.items()))
     with _below_autograd():
-        result = torch.ops.hopwell.attention.default(q, k, v, sink, **options)
+        result: _Two = torch.ops.hopwell.attention.default(q, k, v, sink, **options)
     return result
 
 
@@ -239,11 +244,9 @@ def _backward_autograd(
     arguments = (grad_out, grad_lse, q, k, v, sink)
     _refuse_forward_mode(*arguments)
     if _wants_grad(*arguments):
-        with enable_single_level_autograd_function():
-            result: _Four = _AttentionBackward.apply(*arguments, tuple(options.items()))
-        return result
+        return _recorded(_AttentionBackward, *arguments, tuple(options.items()))
     with _below_autograd():
-        result = torch.ops.hopwell.attention_backward.default(*arguments, **options)
+        result: _Four = torch.ops.hopwell.attention_backward.default(*arguments, **options)
     return result
 
 

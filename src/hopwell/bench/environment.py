@@ -54,13 +54,18 @@ def identity(artifacts: Iterable[Artifact] = (), *, commit: str | None = None) -
         status = _git("status", "--porcelain", "--untracked-files=no")
         modified = None if commit is None or status is None else bool(status)
     return Identity(
-        hopwell=_version("hopwell") or "not installed",
+        hopwell=hopwell_version(),
         commit=commit,
         modified=modified,
         source_sha256=source_sha256(),
         dependencies={name: found for name in DISTRIBUTIONS if (found := _version(name))},
         artifacts=tuple(artifacts),
     )
+
+
+def hopwell_version() -> str:
+    """The installed version; a source tree on the path has none."""
+    return _version("hopwell") or "source tree"
 
 
 def source_sha256(root: Path | None = None) -> str:

@@ -172,7 +172,7 @@ def ours() -> Peer:
 
         return call
 
-    return Peer(name=OURS, version=hopwell.__version__, bind=bind)
+    return Peer(name=OURS, version=environment.hopwell_version(), bind=bind)
 
 
 def draw(cell: Cell, seed: int) -> Inputs:

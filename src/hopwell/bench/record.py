@@ -252,6 +252,8 @@ def newest(records: Iterable[Record], kind: str) -> Record | None:
 
 def _decode(hint: Any, value: Any) -> Any:
     """Rebuild what ``asdict`` and JSON took apart, following the type hints."""
+    if hint is Any:
+        return value
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):

@@ -99,6 +99,8 @@ class Actual:
     multiplies_between_products: int
     cta_order_mirrored: bool
     hgmma: int
+    #: Register reallocations that survived into machine code (the assembler may drop them).
+    usetmaxreg: int
     registers: int
     local_accesses: int
     stack_bytes: int
@@ -158,6 +160,7 @@ def inspect(ptx: str, cubin: bytes, shared_launched: int | None = None) -> Actua
         multiplies_between_products=order.multiplies,
         cta_order_mirrored=_mirrors_cta(kernel),
         hgmma=found.operations["HGMMA"],
+        usetmaxreg=found.operations["USETMAXREG"],
         registers=found.registers,
         local_accesses=found.local_accesses,
         stack_bytes=found.stack_bytes,

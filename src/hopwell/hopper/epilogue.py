@@ -35,11 +35,11 @@ class Epilogue:
 
     @cute.jit
     def write(
-        self, first_row: Int32, row: Int32, head: Int32, batch: Int32, q_ordinal: Int32, used: Int32
+        self, first_row: Int32, row: Int32, head: Int32, batch: Int32, q_ordinal: Int32
     ) -> None:
         """Write the rows from ``first_row`` on; this thread's are ``row`` and ``row + 8`` of them.
 
-        ``used`` says whether this tile took a Q payload, to be released where O is staged in it.
+        ``q_ordinal`` is this tile's Q payload, released here where O is staged in its rows.
         """
         plan, worker, rings = self.plan, self.worker, self.worker.rings
         inverse = cute.make_rmem_tensor(ROWS, Float32)
@@ -75,8 +75,7 @@ class Epilogue:
             if const_expr(not own):
                 # Q's rows are free for the next Q only when the store has read them.
                 cute.arch.cp_async_bulk_wait_group(0, read=True)
-                if used > 0:
-                    rings.q.release(q_ordinal)
+                rings.q.release(q_ordinal)
 
     def meet(self) -> None:
         """All of one MMA warpgroup meet."""

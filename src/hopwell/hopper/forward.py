@@ -160,9 +160,8 @@ class HopperForward:
         if const_expr(plan.ping_pong):
             worker.prime_turns()
         limits = worker.limits  # a name of its own: assigning through `worker` would carry it
-        q_ordinal = Int32(0)
         kv_ordinal = Int32(0)
-        wave = Int32(0)
+        wave = Int32(0)  # also Q's ordinal: every tile takes one Q payload, seen keys or not
         tile = schedule.tile(wave)
         while tile < schedule.total:
             block, head, batch = schedule.coordinates(tile)
@@ -172,19 +171,18 @@ class HopperForward:
                 limits[r] = visibility.limit(first_row + row + 8 * r)
             worker.softmax.reset()
             worker.operands.o.fill(0.0)
+            rings.q.wait_full(wave)
             if blocks > 0:
-                rings.q.wait_full(q_ordinal)
-                slot = rings.q.stage(q_ordinal) * plan.mma_warpgroups + worker.group
+                slot = rings.q.stage(wave) * plan.mma_warpgroups + worker.group
                 q = worker.operands.q[None, None, None, slot]
                 clear = visibility.clear_blocks(first_row, blocks)
                 if const_expr(plan.overlap):
                     worker.overlapped(q, kv_ordinal, blocks, clear)
                 else:
                     worker.serial(q, kv_ordinal, blocks, clear)
-                if const_expr(plan.output_storage is OutputStorage.OWN):
-                    rings.q.release(q_ordinal)
-            epilogue.write(first_row, row, head, batch, q_ordinal, blocks)
-            q_ordinal += cutlass.select_(blocks > 0, Int32(1), Int32(0))
+            if const_expr(plan.output_storage is OutputStorage.OWN):
+                rings.q.release(wave)
+            epilogue.write(first_row, row, head, batch, wave)
             kv_ordinal += blocks
             wave += 1
             tile = schedule.tile(wave)

@@ -92,9 +92,8 @@ class Producer:
         plan, rings, schedule = self.plan, self.rings, self.schedule
         sQ, sK, sV = self.shared.q(), self.shared.k(), self.shared.v()
         share = schedule.heads // self.heads_k  # query heads per key head
-        q_ordinal = Int32(0)
         kv_ordinal = Int32(0)
-        wave = Int32(0)
+        wave = Int32(0)  # also Q's ordinal: every tile takes one Q payload, seen keys or not
         tile = schedule.tile(wave)
         while tile < schedule.total:
             block, head, batch = schedule.coordinates(tile)
@@ -109,23 +108,23 @@ class Producer:
             if blocks > 0:
                 # K first: its stage is free earlier than Q's, whose release ends the tile before.
                 keys.load(kv_ordinal, blocks - 1)
-                full = rings.q.acquire(q_ordinal)
-                slot = rings.q.stage(q_ordinal) * plan.mma_warpgroups
-                for g in cutlass.range_constexpr(plan.mma_warpgroups):
-                    cute.copy(
-                        self.copy_q.atom,
-                        tQgQ[None, block * plan.mma_warpgroups + g],
-                        tQsQ[None, slot + g],
-                        tma_bar_ptr=full,
-                    )
+            full = rings.q.acquire(wave)
+            slot = rings.q.stage(wave) * plan.mma_warpgroups
+            for g in cutlass.range_constexpr(plan.mma_warpgroups):
+                cute.copy(
+                    self.copy_q.atom,
+                    tQgQ[None, block * plan.mma_warpgroups + g],
+                    tQsQ[None, slot + g],
+                    tma_bar_ptr=full,
+                )
+            if blocks > 0:
                 self.walk(keys, values, kv_ordinal, blocks)
-                q_ordinal += 1
-                kv_ordinal += blocks
+            kv_ordinal += blocks
             wave += 1
             tile = schedule.tile(wave)
         # The tail is no payload: every stage in use must have been released, so that no arrival
         # is left dangling when this warp exits (spec 0x03, "Producer exit tail").
-        for ring, ordinal in ((rings.q, q_ordinal), (rings.k, kv_ordinal), (rings.v, kv_ordinal)):
+        for ring, ordinal in ((rings.q, wave), (rings.k, kv_ordinal), (rings.v, kv_ordinal)):
             for ahead in cutlass.range_constexpr(ring.stages):
                 ring.wait_empty(ordinal + ahead)
 

@@ -1,0 +1,235 @@
+"""Records, what is read from them, and the plot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hopwell.bench import environment, forward, plot, record, summary
+from hopwell.bench.accuracy import Errors
+from hopwell.bench.flops import tflops
+from hopwell.bench.grid import Cell, standard_grid
+from hopwell.bench.peers import PeerMismatch, available_peers, verify_operator
+from hopwell.bench.timing import Statistic
+from hopwell.errors import InputError
+
+MILLISECOND = Statistic.of([0.9e-3, 1e-3, 1.1e-3])
+GOOD = Errors(2.0e-3, 4e-3, 3e-3, 2e-6)
+PLAN = {"head_dim": 128}
+
+
+def row(contender: str, cell: Cell, seconds: float, errors: Errors = GOOD) -> record.Row:
+    return record.Row(
+        contender=contender,
+        version="1",
+        problem=cell,
+        inputs=forward.GAUSSIAN,
+        dispatch=record.Dispatch(
+            requested=contender, ran=contender, plan=PLAN, fallback=("device: expected cuda",)
+        ),
+        clocks=record.Clocks(2.5, 0.02, Statistic.of([seconds]), MILLISECOND),
+        tflops=tflops(cell, seconds),
+        correctness=record.Correctness("float64", 4, errors, True, "budget"),
+        load=record.GpuState(1700.0, None, 650.0, 55.0),
+    )
+
+
+def synthetic(
+    mine: float = 1.0e-3, errors: Errors = GOOD, host: float = 9e-6, spills: int = 0
+) -> record.Record:
+    """A whole grid: ours at ``mine`` seconds, two peers at 1.0 and 1.3 ms."""
+    rows = []
+    for cell in standard_grid():
+        rows += [
+            row(record.OURS, cell, mine, errors),
+            row("cudnn", cell, 1.3e-3),
+            row("flash-attn-4", cell, 1.0e-3, replace(GOOD, lse=None)),
+        ]
+    artifact = record.Artifact(
+        "plan", "key", "hash", "symbol", "wheel", ("executed", "timed"), ("test_a",),
+        {"plan": PLAN, "resources": {"spill_bytes": spills, "registers": 168}},
+    )  # fmt: skip
+    gpu_state = record.GpuState(345.0, 3201.0, 90.0, 30.0)
+    gpu = record.Gpu(
+        "NVIDIA H200", "9.0", 132, 150_000_000_000, 62_914_560, 1980.0, 700.0, "P0", "Enabled",
+        gpu_state, gpu_state,
+    )  # fmt: skip
+    return record.Record(
+        kind=record.BENCH_FORWARD,
+        created="2026-01-02T03:04:05Z",
+        identity=environment.identity([artifact], commit="abc"),
+        environment=replace(environment.environment(), gpu=gpu),
+        measurement=forward.MEASUREMENT,
+        rows=tuple(rows),
+        host=(record.Host(record.OURS, Statistic.of([host])),),
+        new_process={
+            "import_hopwell": Statistic.of([0.002]),
+            "first_call": Statistic.of([0.008]),
+            "compile": Statistic.of([2.0]),
+        },
+        absent={"flash-attention-2": "not built"},
+    )
+
+
+def test_a_record_survives_its_file(tmp_path: Path) -> None:
+    original = synthetic()
+    record.write(original, tmp_path / "records" / "forward.json")
+    assert record.read(tmp_path / "records" / "forward.json") == original
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["forward.json"]
+
+
+def test_the_manifest_has_every_section_of_the_specification() -> None:
+    """Spec 0x0D, "Reproduction And Rollback Manifest", and its four clocks as separate fields."""
+    data = json.loads(json.dumps(synthetic(), default=lambda value: value.__dict__))
+    assert {"commit", "source_sha256", "dependencies", "artifacts"} <= set(data["identity"])
+    assert {"gpu", "driver", "cuda", "torch"} <= set(data["environment"])
+    assert {"flop_convention", "warm_up", "synchronization", "statistic", "boundaries"} <= set(
+        data["measurement"]
+    )
+    first = data["rows"][0]
+    assert {"requested", "ran", "compile_key", "scheduler", "fallback"} <= set(first["dispatch"])
+    clocks = {"developer_compile", "cold_first_call", "warm_kernel", "end_to_end"}
+    assert set(first["clocks"]) == clocks == set(data["measurement"]["boundaries"])
+    assert {"reference", "errors", "repeatable", "tolerance"} <= set(first["correctness"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"schema": 1, "kind": 3}'])
+def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="schema"):
+        record.read(path)
+
+
+def test_the_newest_of_a_kind_is_found(tmp_path: Path) -> None:
+    old, new = synthetic(), replace(synthetic(), created="2026-02-01T00:00:00Z")
+    tests = replace(new, kind=record.TESTS_GPU, created="2026-03-01T00:00:00Z")
+    for name, entry in [("c", old), ("a", new), ("b", tests)]:
+        record.write(entry, tmp_path / f"{name}.json")
+    found = [entry for _, entry in record.read_all(tmp_path)]
+    assert [entry.created for entry in found] == [old.created, new.created, tests.created]
+    assert record.newest(found, record.BENCH_FORWARD) == new
+    assert record.newest([], record.BENCH_FORWARD) is None
+
+
+def verdicts(entry: record.Record) -> dict[str, bool | None]:
+    return {verdict.target: verdict.holds for verdict in summary.summarise([entry])}
+
+
+def test_a_good_record_meets_every_target() -> None:
+    assert set(verdicts(synthetic()).values()) == {True}
+
+
+@pytest.mark.parametrize(
+    ("worse", "target"),
+    [
+        (synthetic(mine=1.2e-3), "forward speed"),
+        (synthetic(errors=replace(GOOD, frobenius=2.3e-3)), "Frobenius"),
+        (synthetic(errors=replace(GOOD, row_max=5.5e-3)), "largest row"),
+        (synthetic(errors=replace(GOOD, row_p999=4e-3)), "99.9%"),
+        (synthetic(errors=replace(GOOD, lse=2e-4)), "log-sum-exp"),
+        (synthetic(host=20e-6), "host time"),
+        (synthetic(spills=16), "spilled"),
+    ],
+)
+def test_each_target_can_be_missed(worse: record.Record, target: str) -> None:
+    missed = [name for name, holds in verdicts(worse).items() if not holds]
+    assert len(missed) == 1
+    assert missed[0].startswith(target)
+
+
+def test_one_bad_cell_decides_an_error_target_and_is_named() -> None:
+    entry = synthetic()
+    bad = replace(entry.rows[0], correctness=replace(
+        entry.rows[0].correctness, errors=replace(GOOD, row_max=1.0)
+    )) if entry.rows[0].correctness else entry.rows[0]  # fmt: skip
+    entry = replace(entry, rows=(bad, *entry.rows[1:]))
+    (verdict,) = [v for v in summary.summarise([entry]) if v.target.startswith("largest row")]
+    assert verdict.holds is False
+    assert entry.rows[0].problem.name in verdict.where
+
+
+def test_what_was_not_measured_does_not_pass() -> None:
+    assert {v.holds for v in summary.summarise([])} == {None}
+    bare = replace(synthetic(), rows=(), host=(), new_process={})
+    assert not any(verdict.holds for verdict in summary.summarise([bare]) if verdict.where == "")
+
+
+def test_the_table_compares_with_the_best_peer() -> None:
+    entry = synthetic(mine=1.25e-3)
+    header, lines = forward.table(entry)
+    assert header == ["cell", "hopwell", "cudnn", "flash-attn-4", "of best peer"]
+    assert len(lines) == 37
+    assert {line[-1] for line in lines[:-1]} == {"0.80"}
+    assert lines[-1][-1] == "0.800"
+    assert forward.geometric_mean(replace(entry, rows=entry.of(record.OURS))) is None
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_the_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"forward.{suffix}"
+    plot.draw(synthetic(), path)
+    data = path.read_bytes()
+    if suffix == "svg":
+        for text in (b"d = 128, causal", b"flash-attn-4", b"TFLOP/s", b"NVIDIA H200", b"16k"):
+            assert text in data
+        plot.draw(synthetic(), tmp_path / "again.svg")
+        assert (tmp_path / "again.svg").read_bytes() == data
+    else:
+        assert data.startswith(b"\x89PNG")
+
+
+def test_a_record_without_times_has_no_plot(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="timed"):
+        plot.draw(replace(synthetic(), rows=()), tmp_path / "empty.svg")
+
+
+def test_reading_records_imports_neither_torch_nor_matplotlib() -> None:
+    program = (
+        "import sys; import hopwell.bench.record, hopwell.bench.summary, hopwell.bench.plot;"
+        "print([m for m in ('matplotlib', 'cutlass', 'typer') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_source_hash_follows_the_sources(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = environment.source_sha256(tmp_path)
+    assert environment.source_sha256(tmp_path) == before
+    (tmp_path / "a.py").write_text("x = 2\n")
+    changed = environment.source_sha256(tmp_path)
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert len({before, changed, environment.source_sha256(tmp_path)}) == 3
+
+
+def test_peers_are_found_or_say_why_not() -> None:
+    found, missing = available_peers()
+    names = [peer.name for peer in found] + [peer.name for peer in missing]
+    assert sorted(names) == ["cudnn", "flash-attention-2", "flash-attn-4"]
+    assert all(peer.reason for peer in missing)
+
+
+def test_a_peer_that_runs_something_else_is_caught() -> None:
+    """On a CPU, PyTorch's flash backend is another operator: exactly what must not go unseen."""
+    import torch
+
+    (peer,) = [peer for peer in available_peers()[0] if peer.name == "flash-attention-2"]
+    q, k, v = (torch.randn(1, 8, 2, 16) for _ in range(3))
+    with pytest.raises(PeerMismatch, match="flash_attention_for_cpu"):
+        verify_operator(peer, peer.bind(q, k, v, False, 0.25))
+
+
+def test_without_a_hopper_gpu_the_benchmark_says_so() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InputError, match="Hopper GPU"):
+        forward.run(forward.Options())

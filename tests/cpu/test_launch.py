@@ -1,0 +1,267 @@
+"""The Hopper path without a GPU: launches, memo and records around a kernel that PyTorch plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hopwell import api, attention, cpu, dispatch, reference
+from hopwell.dispatch import record_dispatch
+from hopwell.errors import CompileDuringCapture, GradientUnsupported, UnsupportedProblem
+from hopwell.hopper import launch
+from hopwell.hopper.plan import forward_plan
+from hopwell.problem import Problem
+
+PLAN = forward_plan("bfloat16", (64, 64), False)
+CAUSAL = forward_plan("bfloat16", (64, 64), True)
+
+
+def half(*shape: int) -> Tensor:
+    return torch.randn(*shape).bfloat16()
+
+
+def launch_of(q: Tensor, k: Tensor, v: Tensor, num_sms: int = 132) -> launch.Launch:
+    return launch.Launch.of(PLAN, Problem.from_tensors(q, k, v), q, k, v, num_sms)
+
+
+# -- Launch ----------------------------------------------------------------------------------
+
+
+def test_grid_is_bounded_by_the_device_and_by_the_work() -> None:
+    # 3 heads x 2 sequences x ceil(400 / 192) = 18 tiles.
+    q, k = half(2, 400, 3, 64), half(2, 77, 1, 64)
+    assert launch_of(q, k, k).grid == 18
+    assert launch_of(q, k, k, num_sms=5).grid == 5 * PLAN.ctas_per_sm
+    assert launch_of(q, k, k).scale == 0.125
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        half(2, 16, 4, 64),
+        half(2, 4, 16, 64).transpose(1, 2),
+        half(1, 16, 1, 64).expand(2, 16, 4, 64),
+    ],
+)
+def test_addressable_tensors_go_as_they_are(x: Tensor) -> None:
+    assert launch.addressable_strides(x) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "want"),
+    [
+        ((1, 16, 4, 64), (7, 256, 64, 1), (4096, 256, 64, 1)),
+        ((2, 16, 1, 64), (2048, 128, 3, 1), (2048, 128, 64, 1)),
+        ((2, 1, 4, 64), (512, 1, 64, 1), (512, 256, 64, 1)),
+        ((1, 1, 1, 8), (1, 1, 1, 1), (8, 8, 8, 1)),
+        ((2, 0, 4, 64), (1, 1, 1, 1), (256, 256, 64, 1)),
+        ((1, 16, 4, 64), (1 << 39, 256, 64, 1), (4096, 256, 64, 1)),
+    ],
+)
+def test_odd_strides_of_unused_dimensions_are_replaced(
+    shape: tuple[int, ...], strides: tuple[int, ...], want: tuple[int, ...]
+) -> None:
+    storage = half(8192)
+    x = storage.as_strided(shape, strides)
+    assert launch.addressable_strides(x) == want
+    view = x.as_strided(shape, want)
+    assert torch.equal(view, x)
+    assert view.data_ptr() == x.data_ptr()
+
+
+def test_run(stand_in: Any) -> None:
+    q, k, v = half(1, 30, 4, 64), half(1, 20, 2, 64), half(1, 20, 2, 64)
+    q = q.as_strided(q.shape, (7, *q.stride()[1:]))
+    out, lse = torch.empty_like(q), torch.empty(1, 4, 30)
+    launch.run(CAUSAL, Problem.from_tensors(q, k, v, causal=True), q, k, v, out, lse)
+    (call,) = stand_in[CAUSAL].calls
+    assert call[0] == (30 * 4 * 64, 256, 64, 1)
+    assert call[3:] == (0.125, 132)
+    want, want_lse = reference.attention(q, k, v, causal=True)
+    torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(lse.double(), want_lse, rtol=1e-5, atol=1e-5)
+
+
+def test_first_use_during_capture_raises(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(CompileDuringCapture, match="before the capture"):
+        launch.load(PLAN, 0)
+    assert not stand_in
+    kernel = object()
+    launch.keep(PLAN, 0, kernel)
+    assert launch.load(PLAN, 0) == (kernel, False)
+    with pytest.raises(CompileDuringCapture):
+        launch.load(PLAN, 1)  # another device has not got the code yet
+
+
+# -- through attention() ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernel_is_called_and_recorded(stand_in: Any, causal: bool) -> None:
+    q, k, v = half(2, 50, 6, 64), half(2, 70, 2, 64), half(2, 70, 2, 48)
+    with record_dispatch() as calls:
+        results = [attention(q, k, v, causal=causal, return_lse=True) for _ in range(3)]
+        attention(q[:1], k[:1], v[:1], causal=causal)  # another shape, the same kernel
+    plan = CAUSAL if causal else PLAN
+    assert list(stand_in) == [plan]
+    want, want_lse = reference.attention(q, k, v, causal=causal)
+    for out, lse in results:
+        torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(lse.double(), want_lse, rtol=1e-5, atol=1e-5)
+    assert [call.cache for call in calls] == ["compiled", "memory", "memory", "memory"]
+    assert [call.compile_seconds for call in calls] == [1.5, None, None, None]
+    assert {call.backend for call in calls} == {"hopper"}
+    assert {call.plan for call in calls} == {plan}
+    assert (calls[0].compile_key, calls[0].artifact_hash, calls[0].kernel_symbol) == (
+        "key",
+        "hash",
+        "symbol",
+    )
+
+
+@pytest.mark.parametrize(("source", "word"), [("wheel", "wheel"), ("cache", "hit")])
+def test_where_the_kernel_came_from(stand_in: Any, source: str, word: str) -> None:
+    from hopwell import compile as compiler
+
+    compiler.load(PLAN).source = source
+    q = half(1, 8, 2, 64)
+    with record_dispatch() as calls:
+        attention(q, q, q)
+    assert calls[0].cache == word
+    assert calls[0].compile_seconds is None
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 2, 64), (2, 0, 2, 64), (2, 8, 0, 64)])
+def test_empty_work_launches_and_loads_nothing(stand_in: Any, shape: tuple[int, ...]) -> None:
+    q, k = half(*shape), half(shape[0], 8, max(shape[2], 1), 64)
+    with record_dispatch() as calls:
+        out, lse = attention(q, k, k, return_lse=True)
+    assert out.shape == shape
+    assert lse.dtype == torch.float32
+    assert not stand_in
+    assert calls[0].backend == "hopper"
+    assert calls[0].kernel_symbol is None
+
+
+def test_no_keys_are_the_kernels_own_business(stand_in: Any) -> None:
+    q, k = half(2, 8, 2, 64), half(2, 0, 2, 64)
+    out, lse = attention(q, k, k, return_lse=True)
+    assert len(stand_in[PLAN].calls) == 1
+    assert not out.any()
+    assert (lse == -torch.inf).all()
+
+
+def test_gradients_raise_at_the_call(stand_in: Any) -> None:
+    q, k = half(1, 8, 2, 64), half(1, 8, 2, 64)
+    attention(q, k, k)
+    q.requires_grad_()
+    with pytest.raises(GradientUnsupported, match="requires grad"):
+        attention(q, k, k)
+    with pytest.raises(GradientUnsupported):
+        torch.ops.hopwell.attention(q, k, k)
+    with torch.no_grad():
+        attention(q, k, k)
+    assert len(stand_in[PLAN].calls) == 2
+    with record_dispatch() as calls:
+        attention(q, k, k, fallback="torch").sum().backward()
+    assert q.grad is not None
+    assert calls[0].backend == "torch"
+    assert calls[0].fallback is not None
+    assert [row.predicate for row in calls[0].fallback] == ["gradient"]
+
+
+def test_fallback_is_only_taken_when_allowed(stand_in: Any) -> None:
+    q = half(1, 8, 2, 64)
+    with pytest.raises(UnsupportedProblem, match="softcap"):
+        attention(q, q, q, softcap=2.0)
+    with record_dispatch() as calls:
+        out = attention(q, q, q, softcap=2.0, fallback="torch")
+        attention(q, q, q, fallback="torch")
+    assert isinstance(out, Tensor)
+    want, _ = reference.attention(q, q, q, softcap=2.0)
+    torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
+    assert [call.backend for call in calls] == ["torch", "hopper"]
+    assert calls[1].fallback is None
+
+
+# -- the memo of prepared calls --------------------------------------------------------------
+
+
+def test_alignment_is_checked_on_every_call(stand_in: Any) -> None:
+    """A tensor of a known signature, but at an address that the copy engine cannot take."""
+    storage = half(8 * 2 * 64 + 8)
+    for offset, taken in ((0, True), (8, True), (4, False), (0, True), (1, False)):
+        q = storage[offset:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
+        if taken:
+            attention(q, q, q)
+        else:
+            with pytest.raises(UnsupportedProblem, match="q_strides"):
+                attention(q, q, q)
+    assert len(stand_in[PLAN].calls) == 3
+
+
+def test_a_layout_is_never_reused_for_another(stand_in: Any) -> None:
+    """Same shape, other strides, dtype or flag: each its own entry, each right."""
+    x = half(2, 24, 24, 64)
+    for q in (x, x.transpose(1, 2), x[:1].expand(2, 24, 24, 64), x.half()):
+        for options in ({}, {"causal": True}, {"scale": 0.3}):
+            out = attention(q, q, q, **options)
+            want, _ = reference.attention(q, q, q, **options)
+            torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
+    assert len(api._prepared) == 12
+
+
+def test_the_memo_is_bounded(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_PREPARED_LIMIT", 5)
+    for length in range(1, 12):
+        q = half(1, length, 1, 64)
+        attention(q, q, q)
+        assert len(api._prepared) <= 5
+
+
+class _Calls(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_watches_a_call_sees_it(stand_in: Any) -> None:
+    """Modes, subclasses and lazy views go through the dispatcher, prepared or not."""
+    q = half(1, 8, 2, 64)
+    plain = attention(q, q, q)
+    with _Calls() as seen:
+        attention(q, q, q)
+    assert "hopwell.attention.default" in seen.names
+
+    negative = torch._neg_view(q)
+    got = attention(negative, q, q)
+    assert isinstance(got, Tensor)
+    want, _ = reference.attention(-q, q, q)
+    torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
+
+    class Named(torch.Tensor):
+        pass
+
+    assert type(attention(q.as_subclass(Named), q, q)) is Named
+    with torch.inference_mode():
+        assert torch.equal(attention(q, q, q), plain)
+    traced = torch.jit.trace(lambda x: attention(x, x, x), (q,), check_trace=False)
+    assert "hopwell::attention" in str(traced.graph)
+
+
+def test_the_hot_path_skips_the_dispatcher(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    q = half(1, 8, 2, 64)
+    attention(q, q, q)
+    monkeypatch.setattr(Problem, "from_tensors", None)
+    monkeypatch.setattr(dispatch, "choose", None)
+    monkeypatch.setattr(cpu, "_SCORES_AT_ONCE", 1 << 24)
+    attention(q, q, q)
+    assert len(stand_in[PLAN].calls) == 2

@@ -1,0 +1,148 @@
+"""The definition against PyTorch: values by SDPA, gradients by its autograd."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from hopwell import reference
+
+Window = tuple["int | None", "int | None"]
+
+BOUND = st.none() | st.integers(0, 12)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    heads_k = draw(st.integers(1, 3))
+    return {
+        "batch": draw(st.integers(1, 3)),
+        "seqlen_q": draw(st.integers(1, 19)),
+        "seqlen_k": draw(st.integers(1, 19)),
+        "heads_k": heads_k,
+        "heads_q": heads_k * draw(st.sampled_from([1, 2, 3])),
+        "head_dim": draw(st.integers(1, 17)),
+        "head_dim_v": draw(st.integers(1, 17)),
+        "causal": draw(st.booleans()),
+        "window": draw(st.none() | st.tuples(BOUND, BOUND)),
+        "softcap": draw(st.none() | st.floats(0.5, 30)),
+        "scale": draw(st.none() | st.floats(0.05, 3)),
+        "sink": draw(st.booleans()),
+    }
+
+
+def tensors(call: dict[str, Any], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """q, k, v and, when asked for, sink."""
+    made = [
+        torch.randn(call["batch"], call["seqlen_q"], call["heads_q"], call["head_dim"]),
+        torch.randn(call["batch"], call["seqlen_k"], call["heads_k"], call["head_dim"]),
+        torch.randn(call["batch"], call["seqlen_k"], call["heads_k"], call["head_dim_v"]),
+    ]
+    if call["sink"]:
+        made.append(torch.randn(call["heads_q"]))
+    return [x.to(dtype) for x in made]
+
+
+def seen_by_loops(seqlen_q: int, seqlen_k: int, causal: bool, window: Window | None) -> Tensor:
+    """The contract, word for word: bottom-right aligned, bounds inclusive."""
+    seen = torch.zeros(seqlen_q, seqlen_k, dtype=torch.bool)
+    left, right = window or (None, None)
+    for i in range(seqlen_q):
+        for j in range(seqlen_k):
+            distance = j - (i + seqlen_k - seqlen_q)
+            seen[i, j] = (
+                (not causal or distance <= 0)
+                and (left is None or distance >= -left)
+                and (right is None or distance <= right)
+            )
+    return seen
+
+
+def by_autograd(call: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, *sink: Tensor) -> Any:
+    """out and lse, differentiable, in PyTorch's words and with its own softmax."""
+    group = call["heads_q"] // call["heads_k"]
+    scale = call["scale"] or call["head_dim"] ** -0.5
+    qq, kk, vv = (x.transpose(1, 2) for x in (q, k, v))
+    kk, vv = kk.repeat_interleave(group, 1), vv.repeat_interleave(group, 1)
+    score = qq @ kk.mT * scale
+    if call["softcap"]:
+        score = call["softcap"] * torch.tanh(score / call["softcap"])
+    seen = seen_by_loops(q.shape[1], k.shape[1], call["causal"], call["window"])
+    score = score.masked_fill(~seen, -inf)
+    if sink:
+        score = torch.cat([score, sink[0][None, :, None, None].expand(*score.shape[:3], 1)], -1)
+    lse = score.logsumexp(-1)
+    p = torch.softmax(score, -1)
+    if sink:
+        p = p[..., :-1]
+    alive = seen.any(1)[:, None]
+    return torch.where(alive, p @ vv, 0.0).transpose(1, 2), lse, alive[:, 0]
+
+
+def options(call: dict[str, Any], *sink: Tensor) -> dict[str, Any]:
+    return {
+        **{name: call[name] for name in ("causal", "window", "scale", "softcap")},
+        "sink": sink[0] if sink else None,
+    }
+
+
+@given(calls())
+def test_values_and_gradients_against_autograd(call: dict[str, Any]) -> None:
+    inputs = [x.requires_grad_() for x in tensors(call)]
+    q, k, v, *sink = inputs
+    expected, expected_lse, alive = by_autograd(call, *inputs)
+    out, lse = reference.attention(q.detach(), k.detach(), v.detach(), **options(call, *sink))
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(lse, expected_lse.detach(), rtol=1e-11, atol=1e-11)
+
+    grad_out = torch.randn_like(out)
+    grad_lse = torch.randn_like(lse)
+    # Autograd makes NaN of rows without keys; leave them out there, and demand zeros of ours.
+    live = [expected[:, alive], expected_lse[:, :, alive]]
+    pulled = [grad_out[:, alive], grad_lse[:, :, alive]]
+    if sink:
+        live[1], pulled[1] = expected_lse, grad_lse
+    wanted = torch.autograd.grad(live, inputs, pulled)
+    got = reference.backward(grad_out, grad_lse, q, k, v, **options(call, *sink))
+    for want, have in zip(wanted, got, strict=False):
+        assert have is not None
+        torch.testing.assert_close(have.detach(), want.nan_to_num(0.0), rtol=1e-9, atol=1e-9)
+    assert not got.q[:, ~alive].any()
+
+
+@given(calls())
+def test_values_against_sdpa(call: dict[str, Any]) -> None:
+    call = {**call, "softcap": None, "sink": False}
+    q, k, v = tensors(call)
+    out, lse = reference.attention(q, k, v, **options(call))
+    seen = seen_by_loops(q.shape[1], k.shape[1], call["causal"], call["window"])
+    expected = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=seen,
+        scale=call["scale"],
+        enable_gqa=True,
+    ).transpose(1, 2)
+    alive = seen.any(1)
+    torch.testing.assert_close(out[:, alive], expected[:, alive], rtol=1e-11, atol=1e-11)
+    assert not out[:, ~alive].any()
+    assert (lse[:, :, ~alive] == -inf).all()
+
+
+def test_row_blocks_do_not_change_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = torch.randn(2, 37, 4, 8), torch.randn(2, 29, 2, 8), torch.randn(2, 29, 2, 8)
+    whole = reference.attention(q, k, v, causal=True)
+    grads = reference.backward(whole[0], whole[1].nan_to_num(0, 0, 0), q, k, v, causal=True)
+    monkeypatch.setattr(reference, "_SCORES_AT_ONCE", 1000)
+    parts = reference.attention(q, k, v, causal=True)
+    again = reference.backward(whole[0], whole[1].nan_to_num(0, 0, 0), q, k, v, causal=True)
+    for a, b in zip((*whole, *grads[:3]), (*parts, *again[:3]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

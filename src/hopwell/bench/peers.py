@@ -190,6 +190,7 @@ def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:
     Profile after timing: an attached profiler slows later launches.
     """
     import torch
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     call()
@@ -197,8 +198,8 @@ def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         call()
         torch.cuda.synchronize()
-    names = {event.name for event in profiler.events() or []}
-    return tuple(sorted(name for name in names if not name.startswith(("cuda", "cu", "Activity"))))
+    events = profiler.events() or []
+    return tuple(sorted({e.name for e in events if e.device_type == DeviceType.CUDA}))
 
 
 def verify_kernels(peer: Peer, names: tuple[str, ...]) -> bool:

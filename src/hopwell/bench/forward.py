@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import hopwell
 from hopwell.bench import accuracy, environment, new_process
@@ -168,8 +168,7 @@ def ours() -> Peer:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
     ) -> Callable[[], torch.Tensor]:
         def call() -> torch.Tensor:
-            o = hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
-            return cast("torch.Tensor", o)
+            return hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
 
         return call
 

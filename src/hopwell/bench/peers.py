@@ -190,7 +190,6 @@ def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:
     Profile after timing: an attached profiler slows later launches.
     """
     import torch
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     call()
@@ -199,7 +198,7 @@ def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:
         call()
         torch.cuda.synchronize()
     events = profiler.events() or []
-    return tuple(sorted({e.name for e in events if e.device_type == DeviceType.CUDA}))
+    return tuple(sorted({e.name for e in events if e.device_type.name == "CUDA"}))
 
 
 def verify_kernels(peer: Peer, names: tuple[str, ...]) -> bool:

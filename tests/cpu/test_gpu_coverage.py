@@ -27,10 +27,9 @@ def conftest() -> ModuleType:
     return module
 
 
-def report(node: str, outcome: str, when: str = "call") -> Any:
-    return pytest.TestReport(
-        f"tests/gpu/test_x.py::{node}", ("", None, ""), {}, outcome, None, when
-    )  # type: ignore[arg-type]
+def report(node: str, outcome: Any, when: Any = "call") -> pytest.TestReport:
+    location = ("", None, "")
+    return pytest.TestReport(f"tests/gpu/test_x.py::{node}", location, {}, outcome, None, when)
 
 
 def artifact(name: str) -> record.Artifact:

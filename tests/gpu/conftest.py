@@ -211,3 +211,8 @@ def attend(request: pytest.FixtureRequest) -> Iterator[Attend]:
     test = request.node.nodeid.split("::", 1)[-1]
     with torch.no_grad():
         yield Attend(lambda ran: coverage.executed(ran, test))
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            # No later test could say anything: the process has lost its device.
+            pytest.exit(f"CUDA context lost in {test}: {error}", returncode=3)

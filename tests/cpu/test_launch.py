@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hopwell import api, attention, cpu, dispatch, reference
+from hopwell import compile as compiler
 from hopwell.dispatch import record_dispatch
 from hopwell.errors import CompileDuringCapture, GradientUnsupported, UnsupportedProblem
 from hopwell.hopper import launch
@@ -125,9 +126,8 @@ def test_the_kernel_is_called_and_recorded(stand_in: Any, causal: bool) -> None:
 
 @pytest.mark.parametrize(("source", "word"), [("wheel", "wheel"), ("cache", "hit")])
 def test_where_the_kernel_came_from(stand_in: Any, source: str, word: str) -> None:
-    from hopwell import compile as compiler
-
-    compiler.load(PLAN).source = source
+    kernel: Any = compiler.load(PLAN)
+    kernel.source = source
     q = half(1, 8, 2, 64)
     with record_dispatch() as calls:
         attention(q, q, q)

@@ -237,3 +237,35 @@ def test_warming_nothing_is_an_error(run: Run) -> None:
     code, out, _ = run("cache", "warm", "--match", "no_such_plan", "--json")
     assert code == 1
     assert report_of(out)["error"]["actual"] == "no_such_plan"
+
+
+# -- bench -------------------------------------------------------------------------------------
+
+
+def test_summary_without_a_record_reaches_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("bench", "summary", "--records", str(tmp_path / "cache"), "--json")
+    report = report_of(out)
+    assert code == 1
+    assert report["record"] is None
+    assert {row["holds"] for row in report["targets"]} == {None}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
+def test_bench_without_a_gpu_measures_nothing(run: Run, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    code, out, _ = run("bench", "forward", "--output", str(record), "--json")
+    assert code == 1
+    assert report_of(out)["error"]["actual"] == "no CUDA device"
+    assert not record.exists()
+
+
+def test_evidence_needs_its_directory(run: Run, tmp_path: Path) -> None:
+    assert run("evidence", "--records", str(tmp_path / "nowhere"))[0] == 2
+
+
+def test_evidence_without_artifacts_fails(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("evidence", "--records", str(tmp_path / "cache"), "--json")
+    report = report_of(out)
+    assert code == 1
+    assert {row["claims"]["compiled"]["state"] for row in report["kernels"]} == {"not reached"}
+    assert "Not every kernel is compiled" in run("evidence", "--records", str(tmp_path))[1]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-import cutlass.utils
 import cutlass.utils.hopper_helpers as sm90
 from cutlass import cute
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
 
 TILE = 64
 HEAD_DIM = 64
@@ -43,8 +43,8 @@ class Tiny:
         mma = sm90.make_trivial_tiled_mma(
             q.element_type,
             q.element_type,
-            warpgroup.OperandMajorMode.K,
-            warpgroup.OperandMajorMode.K,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
             cutlass.Float32,
             (1, 1, 1),
             (TILE, TILE),
@@ -71,7 +71,7 @@ class Tiny:
         tidx, _, _ = cute.arch.thread_idx()
         tile, head, batch = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        smem = cutlass.utils.SmemAllocator()
+        smem = SmemAllocator()
         sq = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)
         sk = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)
         so = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)

@@ -111,10 +111,9 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.entries = root / f"v{SCHEMA}"
-        if not self.entries.is_dir():
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_safe(root)
-            self.entries.mkdir(mode=0o700, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_safe(root)
+        self.entries.mkdir(mode=0o700, exist_ok=True)
         check_safe(self.entries)
 
     def find(self, request: str, key: str | None) -> Artifact | None:
@@ -125,7 +124,7 @@ class Cache:
         if key is not None:
             return self._read(self.entries / request / key, request, key)
         for candidate in self._newest_first(self.entries / request):
-            found = self._read(candidate, request, None)
+            found = self._read(candidate, request, candidate.name)
             if found is not None:
                 return found
         return None

@@ -6,6 +6,7 @@ start of the kernel's dynamic shared memory.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -120,7 +121,8 @@ class Actual:
         return max((run.offset + run.count * MBARRIER_BYTES for run in self.mbarriers), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
 
 def spans(numbers: tuple[int, ...]) -> str:

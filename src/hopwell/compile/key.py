@@ -96,7 +96,10 @@ def _module_file(module: str) -> Path | None:
             if candidate.is_file():
                 return candidate
         return None
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a name inside a module, not a module
+        return None
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 

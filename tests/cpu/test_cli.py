@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import hopwell
 from hopwell import cli
 from hopwell.commands import doctor
 from hopwell.dispatch import SUPPORT
@@ -73,8 +74,6 @@ def test_doctor_shows_a_person_the_same(run: Run) -> None:
 
 
 def test_doctor_fails_when_attention_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hopwell
-
     monkeypatch.setattr(hopwell, "attention", lambda q, k, v, **_: torch.zeros_like(q))
     code, out, _ = run("doctor", "--json")
     broken = [row for row in report_of(out)["capabilities"] if row["verdict"] == "broken"]
@@ -210,6 +209,14 @@ def test_cache_of_nothing(run: Run, tmp_path: Path) -> None:
     report = report_of(out)
     assert code == 0
     assert (report["directory"], report["entries"]) == (str(tmp_path / "cache"), [])
+
+
+def test_cache_follows_the_settings(run: Run, tmp_path: Path) -> None:
+    with hopwell.override(cache_dir=tmp_path / "other"):
+        assert report_of(run("cache", "info", "--json")[1])["directory"] == str(tmp_path / "other")
+    with hopwell.override(cache=False):
+        report = report_of(run("cache", "info", "--json")[1])
+    assert (report["directory"], report["entries"]) == (None, [])
 
 
 def test_corrupt_entry_fails_info_and_is_cleared(run: Run, tmp_path: Path) -> None:

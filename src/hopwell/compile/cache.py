@@ -24,6 +24,7 @@ from hopwell.compile import artifact as files
 from hopwell.compile.artifact import Artifact, CorruptArtifact
 from hopwell.compile.key import SCHEMA
 from hopwell.errors import UnsafeCache
+from hopwell.settings import settings
 
 #: After this long a waiting process stops trusting the lock's holder and compiles for itself.
 LOCK_TIMEOUT_SECONDS = 300
@@ -33,23 +34,15 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory() -> Path | None:
-    """The cache directory from the environment, or None when it is off or there is no home.
+    """The cache directory of the settings, or None when it is off or there is no home.
 
-    ``HOPWELL_CACHE=0`` turns it off; ``HOPWELL_CACHE_DIR`` names it; otherwise it is ``hopwell``
-    below ``XDG_CACHE_HOME`` or ``~/.cache``. Never a shared temporary directory.
+    Never a shared temporary directory.
     """
-    if os.environ.get("HOPWELL_CACHE", "1") == "0":
-        return None
-    named = os.environ.get("HOPWELL_CACHE_DIR")
-    if named:
-        return Path(named).absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and Path(base).is_absolute():
-        return Path(base) / "hopwell"
     try:
-        return Path.home() / ".cache" / "hopwell"
+        found = settings()
     except RuntimeError:  # no home directory
         return None
+    return found.cache_dir if found.cache else None
 
 
 # -- trust ---------------------------------------------------------------------------------

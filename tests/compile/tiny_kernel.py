@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-import cutlass.utils
 import cutlass.utils.hopper_helpers as sm90
 from cutlass import cute
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
 
 TILE = 64
 HEAD_DIM = 64
@@ -23,7 +23,12 @@ TILE_BYTES = TILE * HEAD_DIM * 2
 
 
 class Tiny:
-    """``faults`` switches one deliberate mistake on: see :func:`trace`."""
+    """The kernel, with the deliberate mistakes named in ``faults``:
+
+    ``serialise``  touches an accumulator between two MMAs of one group
+    ``unbounded``  promises no number of resident CTAs, so that registers cannot be moved
+    ``local``      indexes a register array at run time, so that it lives in local memory
+    """
 
     def __init__(self, faults: frozenset[str] = frozenset()) -> None:
         self.faults = faults
@@ -38,8 +43,8 @@ class Tiny:
         mma = sm90.make_trivial_tiled_mma(
             q.element_type,
             q.element_type,
-            warpgroup.OperandMajorMode.K,
-            warpgroup.OperandMajorMode.K,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
             cutlass.Float32,
             (1, 1, 1),
             (TILE, TILE),
@@ -54,18 +59,19 @@ class Tiny:
         tma_q, gq = cpasync.make_tiled_tma_atom(load, q, layout, (TILE, HEAD_DIM))
         tma_k, gk = cpasync.make_tiled_tma_atom(load, k, layout, (TILE, HEAD_DIM))
         tma_o, go = cpasync.make_tiled_tma_atom(store, o, layout, (TILE, HEAD_DIM))
-        self.kernel(tma_q, gq, tma_k, gk, tma_o, go, layout, mma, scale).launch(
+        self.kernel(tma_q, gq, tma_k, gk, tma_o, go, layout, mma, scale, num_sms).launch(
             grid=[cute.ceil_div(q.shape[0], TILE), q.shape[2], q.shape[3]],
             block=[THREADS, 1, 1],
             stream=stream,
+            min_blocks_per_mp=0 if "unbounded" in self.faults else 1,
         )
 
     @cute.kernel
-    def kernel(self, tma_q, gq, tma_k, gk, tma_o, go, layout, mma, scale):
+    def kernel(self, tma_q, gq, tma_k, gk, tma_o, go, layout, mma, scale, num_sms):
         tidx, _, _ = cute.arch.thread_idx()
         tile, head, batch = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        smem = cutlass.utils.SmemAllocator()
+        smem = SmemAllocator()
         sq = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)
         sk = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)
         so = smem.allocate_tensor(cutlass.BFloat16, layout.outer, 1024, layout.inner)
@@ -90,16 +96,14 @@ class Tiny:
         sk_tma, gk_tma = partition(tma_k, sk, gk_tile)
         so_tma, go_tma = partition(tma_o, so, go_tile)
         if warp < 4:
-            if cutlass.const_expr("setmaxnreg" not in self.faults):
-                cute.arch.setmaxregister_decrease(40)
+            cute.arch.setmaxregister_decrease(40)
             if warp == 0:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(full, 2 * TILE_BYTES)
                 cute.copy(tma_q, gq_tma, sq_tma, tma_bar_ptr=full)
                 cute.copy(tma_k, gk_tma, sk_tma, tma_bar_ptr=full)
         else:
-            if cutlass.const_expr("setmaxnreg" not in self.faults):
-                cute.arch.setmaxregister_increase(232)
+            cute.arch.setmaxregister_increase(208)
             thread = mma.get_slice(tidx - 128)
             rq = thread.make_fragment_A(thread.partition_A(sq))
             rk = thread.make_fragment_B(thread.partition_B(sk))
@@ -109,11 +113,13 @@ class Tiny:
             mma.set(warpgroup.Field.ACCUMULATE, False)
             for step in cutlass.range_constexpr(cute.size(rq, mode=[2])):
                 cute.gemm(mma, acc, rq[None, None, step], rk[None, None, step], acc)
-                if cutlass.const_expr("touch" in self.faults and step == 0):
+                if cutlass.const_expr("serialise" in self.faults and step == 0):
                     acc[0] = acc[0] * scale
                 mma.set(warpgroup.Field.ACCUMULATE, True)
             warpgroup.commit_group()
             warpgroup.wait_group(0)
+            if cutlass.const_expr("local" in self.faults):
+                acc[num_sms % 32] = scale
             thread_o = thread.partition_C(so)
             for i in cutlass.range_constexpr(cute.size(acc)):
                 thread_o[i] = (acc[i] * scale).to(cutlass.BFloat16)

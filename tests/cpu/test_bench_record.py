@@ -160,14 +160,14 @@ def test_what_was_not_measured_does_not_pass() -> None:
     assert not any(verdict.holds for verdict in summary.summarise([bare]) if verdict.where == "")
 
 
-def test_the_table_compares_with_the_best_peer() -> None:
+def test_speed_is_compared_with_the_best_peer() -> None:
     entry = synthetic(mine=1.25e-3)
-    header, lines = forward.table(entry)
-    assert header == ["cell", "hopwell", "cudnn", "flash-attn-4", "of best peer"]
-    assert len(lines) == 37
-    assert {line[-1] for line in lines[:-1]} == {"0.80"}
-    assert lines[-1][-1] == "0.800"
-    assert forward.geometric_mean(replace(entry, rows=entry.of(record.OURS))) is None
+    cells = standard_grid()
+    assert [forward.ratio_to_best_peer(entry, c) for c in cells] == pytest.approx([0.8] * 36)
+    assert forward.geometric_mean(entry) == pytest.approx(0.8)
+    alone = replace(entry, rows=entry.of(record.OURS))
+    assert forward.ratio_to_best_peer(alone, cells[0]) is None
+    assert forward.geometric_mean(alone) is None
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

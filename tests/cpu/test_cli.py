@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import hopwell
 from hopwell import cli
 from hopwell.commands import doctor
 from hopwell.dispatch import SUPPORT
@@ -73,8 +74,6 @@ def test_doctor_shows_a_person_the_same(run: Run) -> None:
 
 
 def test_doctor_fails_when_attention_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hopwell
-
     monkeypatch.setattr(hopwell, "attention", lambda q, k, v, **_: torch.zeros_like(q))
     code, out, _ = run("doctor", "--json")
     broken = [row for row in report_of(out)["capabilities"] if row["verdict"] == "broken"]
@@ -111,7 +110,9 @@ def test_plans_list_is_what_ships(run: Run) -> None:
     assert [HopperForwardPlan.from_json(row["plan"]) for row in rows] == list(shipped)
     assert len(shipped) <= 64
     assert {row["artifact"] for row in rows} == {None}  # the cache of this test is empty
-    assert run("plans", "--list")[1].count("not compiled") == len(shipped)
+    person = run("plans", "--list")[1]
+    assert person.count("bf16") == person.count("fp16") == len(shipped) // 2
+    assert "hopwell cache warm" in person
 
 
 def test_plan_in_full(run: Run) -> None:
@@ -210,6 +211,14 @@ def test_cache_of_nothing(run: Run, tmp_path: Path) -> None:
     assert (report["directory"], report["entries"]) == (str(tmp_path / "cache"), [])
 
 
+def test_cache_follows_the_settings(run: Run, tmp_path: Path) -> None:
+    with hopwell.override(cache_dir=tmp_path / "other"):
+        assert report_of(run("cache", "info", "--json")[1])["directory"] == str(tmp_path / "other")
+    with hopwell.override(cache=False):
+        report = report_of(run("cache", "info", "--json")[1])
+    assert (report["directory"], report["entries"]) == (None, [])
+
+
 def test_corrupt_entry_fails_info_and_is_cleared(run: Run, tmp_path: Path) -> None:
     run("cache", "info")
     (layout,) = (tmp_path / "cache").iterdir()
@@ -235,3 +244,35 @@ def test_warming_nothing_is_an_error(run: Run) -> None:
     code, out, _ = run("cache", "warm", "--match", "no_such_plan", "--json")
     assert code == 1
     assert report_of(out)["error"]["actual"] == "no_such_plan"
+
+
+# -- bench -------------------------------------------------------------------------------------
+
+
+def test_summary_without_a_record_reaches_nothing(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("bench", "summary", "--records", str(tmp_path / "cache"), "--json")
+    report = report_of(out)
+    assert code == 1
+    assert report["record"] is None
+    assert {row["holds"] for row in report["targets"]} == {None}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
+def test_bench_without_a_gpu_measures_nothing(run: Run, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    code, out, _ = run("bench", "forward", "--output", str(record), "--json")
+    assert code == 1
+    assert report_of(out)["error"]["actual"] == "no CUDA device"
+    assert not record.exists()
+
+
+def test_evidence_needs_its_directory(run: Run, tmp_path: Path) -> None:
+    assert run("evidence", "--records", str(tmp_path / "nowhere"))[0] == 2
+
+
+def test_evidence_without_artifacts_fails(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("evidence", "--records", str(tmp_path / "cache"), "--json")
+    report = report_of(out)
+    assert code == 1
+    assert {row["claims"]["compiled"]["state"] for row in report["kernels"]} == {"not reached"}
+    assert "Not every kernel is compiled" in run("evidence", "--records", str(tmp_path))[1]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import hopwell
 from hopwell.bench import accuracy, environment, new_process
@@ -20,7 +20,6 @@ from hopwell.bench.grid import Cell, standard_cell, standard_grid
 from hopwell.bench.peers import (
     Absent,
     Peer,
-    PeerMismatch,
     available_peers,
     kernel_names,
     verify_kernels,
@@ -33,6 +32,7 @@ from hopwell.bench.record import (
     Clocks,
     Correctness,
     Dispatch,
+    Environment,
     Host,
     Measurement,
     Record,
@@ -118,9 +118,10 @@ def run(
 
     _require_hopper()
     before = environment.gpu_state()
+    here = environment.environment(before)
     peers, absent = available_peers() if options.peers else ([], [])
     previous = read(path) if resume and path is not None and path.exists() else None
-    session = _Session([ours(), *peers], absent, previous)
+    session = _Session([ours(), *peers], absent, previous, options)
     todo = [cell for cell in options.cells if cell not in session.cells()]
     done = len(options.cells) - len(todo)
     with torch.no_grad():
@@ -128,7 +129,7 @@ def run(
             progress(done + index, len(options.cells), cell.name)
             session.measure(cell, options.seconds / len(todo))
             if path is not None:
-                write(session.record(options, before), path)
+                write(session.record(here), path)
         progress(len(options.cells), len(options.cells), "kernels, host and first calls")
         if options.recorded:
             session.measure_recorded()
@@ -137,7 +138,7 @@ def run(
         session.name_kernels()
     if options.processes:
         session.measure_new_process()
-    record = session.record(options, before)
+    record = session.record(environment.environment(before))
     if path is not None:
         write(record, path)
     return record
@@ -167,8 +168,7 @@ def ours() -> Peer:
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float
     ) -> Callable[[], torch.Tensor]:
         def call() -> torch.Tensor:
-            o = hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
-            return cast("torch.Tensor", o)
+            return hopwell.attention(q, k, v, causal=causal, scale=scale, backend="hopper")
 
         return call
 
@@ -196,8 +196,12 @@ def draw(cell: Cell, seed: int) -> Inputs:
 class _Session:
     """The rows of one run and what they are made from."""
 
-    def __init__(self, peers: list[Peer], absent: list[Absent], previous: Record | None) -> None:
+    def __init__(
+        self, peers: list[Peer], absent: list[Absent], previous: Record | None, options: Options
+    ) -> None:
         self.peers = peers
+        self.identity = environment.identity(commit=options.commit)
+        self.wheel_bytes = options.wheel.stat().st_size if options.wheel else None
         self.absent = {peer.name: peer.reason for peer in absent}
         self.rows: list[Row] = list(previous.rows) if previous else []
         self.artifacts: dict[str, Artifact] = (
@@ -211,17 +215,17 @@ class _Session:
     def cells(self) -> set[Cell]:
         return {row.problem for row in self.rows if row.inputs == GAUSSIAN}
 
-    def record(self, options: Options, before: Any) -> Record:
+    def record(self, where: Environment) -> Record:
         return Record(
             kind=BENCH_FORWARD,
             created=environment.now(),
-            identity=environment.identity(self.artifacts.values(), commit=options.commit),
-            environment=environment.environment(before),
+            identity=replace(self.identity, artifacts=tuple(self.artifacts.values())),
+            environment=where,
             measurement=MEASUREMENT,
             rows=tuple(self.rows),
             host=self.host,
             new_process=self.new_process,
-            wheel_bytes=options.wheel.stat().st_size if options.wheel else None,
+            wheel_bytes=self.wheel_bytes,
             absent=self.absent,
             notes=tuple(self.notes),
         )
@@ -266,7 +270,7 @@ class _Session:
         for peer in peers:
             try:
                 row = self._check(peer, cell, inputs, label, expected)
-            except (RuntimeError, PeerMismatch, AssertionError, NotImplementedError) as error:
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
                 if peer.name == OURS:
                     raise
                 note = f"{peer.name} {cell.name}: {type(error).__name__}: {error}"
@@ -381,9 +385,11 @@ class _Session:
         for peer in self.peers:
             call = peer.bind(*inputs, TINY.causal, TINY.scale)
             try:
+                if peer.name != OURS:
+                    verify_operator(peer, call)
                 with peer.scope():
                     found.append(Host(peer.name, host_seconds(call, torch.cuda.synchronize)))
-            except RuntimeError as error:
+            except (RuntimeError, AssertionError, NotImplementedError) as error:
                 self.notes.append(f"{peer.name} host time: {error}"[:300])
         self.host = tuple(found)
 
@@ -461,20 +467,6 @@ def _poison(inputs: Inputs) -> None:
 
 
 # -- reading a record back ------------------------------------------------------------------------
-
-
-def table(record: Record) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: TFLOP/s by cell and contender, and ours over the best peer."""
-    names = [OURS, *sorted({row.contender for row in record.rows if row.tflops} - {OURS})]
-    lines = []
-    for cell in dict.fromkeys(row.problem for row in record.rows if row.tflops):
-        speeds = {row.contender: row.tflops for row in record.rows if row.problem == cell}
-        ratio = ratio_to_best_peer(record, cell)
-        shown = [f"{speed:.0f}" if (speed := speeds.get(name)) else "-" for name in names]
-        lines.append([cell.name, *shown, f"{ratio:.2f}" if ratio else "-"])
-    mean = geometric_mean(record)
-    lines.append(["geomean", *([""] * len(names)), f"{mean:.3f}" if mean else "-"])
-    return ["cell", *names, "of best peer"], lines
 
 
 def ratio_to_best_peer(record: Record, cell: Cell) -> float | None:

@@ -197,8 +197,8 @@ def kernel_names(call: Callable[[], Any]) -> tuple[str, ...]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         call()
         torch.cuda.synchronize()
-    names = {event.name for event in profiler.events() or []}
-    return tuple(sorted(name for name in names if not name.startswith(("cuda", "cu", "Activity"))))
+    events = profiler.events() or []
+    return tuple(sorted({e.name for e in events if e.device_type.name == "CUDA"}))
 
 
 def verify_kernels(peer: Peer, names: tuple[str, ...]) -> bool:

@@ -39,7 +39,7 @@ def report(progress: Progress) -> Report:
         progress(f"attention of layer {layer} on the CPU, and in float64")
         attention.append(_attention(layer, "cpu"))
     kernel = _kernel(layers[0], progress)
-    if kernel["gpu"] is None:
+    if kernel["not_executed"] is None:
         for layer in layers:
             progress(f"attention of layer {layer} on the GPU")
             attention.append(_attention(layer, "hopper"))
@@ -129,7 +129,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
             }
             for row in rows
         ],
-        "gpu": _no_gpu(),
+        "not_executed": _no_gpu(),
     }
 
 
@@ -193,9 +193,9 @@ def render(report: Report, console: Console) -> None:
     rows = [(row["name"], row["expected"], row["actual"], row["ok"]) for row in kernel["rows"]]
     title = "What the plan expects, and what PTX and cubin hold"
     console.print(table(title, ("", "expected", "actual", "ok"), rows))
-    if kernel["gpu"] is not None:
+    if kernel["not_executed"] is not None:
         console.print(
-            f"Rung reached: compiled. Not executed: {kernel['gpu']}.",
+            f"Rung reached: compiled. Not executed: {kernel['not_executed']}.",
             highlight=False,
             soft_wrap=True,
         )

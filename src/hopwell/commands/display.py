@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from hopwell.errors import HopwellError
 
@@ -27,16 +28,18 @@ Render = Callable[[Report, Console], None]
 MARKS = {True: "[green]yes[/green]", False: "[red]no[/red]"}
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A plain table; numbers to the right. Text is shown as it is: it is not markup."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Group:
+    """A title over a plain table, numbers to the right. Strings are shown as they are, not as
+    markup; for colours pass :class:`rich.text.Text`.
+    """
     filled = [list(row) for row in rows]
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    result = Table(box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numeric = bool(filled) and all(_is_number(row[index]) for row in filled)
         result.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in filled:
         result.add_row(*(_cell(value) for value in row))
-    return result
+    return Group(Text(title, style="bold"), result) if title else Group(result)
 
 
 def kernel_label(plan: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -50,7 +53,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> str | Text:
+    if isinstance(value, Text):
+        return value
     if isinstance(value, bool):
         return MARKS[value]
     if isinstance(value, int):

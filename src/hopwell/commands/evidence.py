@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from hopwell.bench import record as records
 from hopwell.commands.display import Report, kernel_label, table
 from hopwell.compile import find
@@ -91,17 +93,24 @@ def _reached(kernel: dict[str, Any], rung: str) -> bool:
     return bool(kernel["claims"][rung]["state"] == "reached")
 
 
+COLOURS = {"reached": "green", "stale": "yellow", "not reached": "dim"}
+
+
 def render(report: Report, console: Console) -> None:
-    colours = {"reached": "green", "stale": "yellow", "not reached": "dim"}
-    result = table("Shipped kernels", ("dtype", "d, d_v", "mask", "artifact", *RUNGS[1:]), [])
-    for kernel in report["kernels"]:
-        cells = []
-        for rung in RUNGS[1:]:
-            claim = kernel["claims"][rung]
-            by = f" ({claim['by']})" if claim["by"] else ""
-            cells.append(f"[{colours[claim['state']]}]{claim['state']}{by}[/]")
-        artifact = (kernel["artifact"] or "-")[:12]
-        result.add_row(*kernel_label(kernel["plan"]), artifact, *cells)
-    console.print(result)
+    columns = ("dtype", "d, d_v", "mask", "artifact", *RUNGS[1:])
+    rows = [
+        (
+            *kernel_label(kernel["plan"]),
+            kernel["artifact"] and kernel["artifact"][:12],
+            *(_shown(kernel["claims"][rung]) for rung in RUNGS[1:]),
+        )
+        for kernel in report["kernels"]
+    ]
+    console.print(table("Shipped kernels", columns, rows))
     if not report["ok"]:
         console.print(f"Not every kernel is {report['require']}.")
+
+
+def _shown(claim: dict[str, str | None]) -> Text:
+    by = f" ({claim['by']})" if claim["by"] else ""
+    return Text(f"{claim['state']}{by}", style=COLOURS[claim["state"] or ""])

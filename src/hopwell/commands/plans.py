@@ -79,7 +79,7 @@ def detail(name: str) -> Report:
 def render_listing(report: Report, console: Console) -> None:
     columns = (
         *("dtype", "d, d_v", "mask", "tile", "shared bytes", "CTAs per SM"),
-        *("registers", "stack bytes", "local accesses", "kernel"),
+        *("registers", "spilled bytes", "stack bytes", "kernel"),
     )
     rows = []
     for entry in report["plans"]:
@@ -92,9 +92,9 @@ def render_listing(report: Report, console: Console) -> None:
                 entry["shared_bytes"],
                 entry["ctas_per_sm"],
                 resources.get("registers"),
+                resources.get("spill_bytes"),
                 resources.get("stack_bytes"),
-                resources.get("local_accesses"),
-                artifact.get("source", "not compiled"),
+                artifact.get("source"),
             )
         )
     console.print(table("Shipped plans", columns, rows))

@@ -143,11 +143,23 @@ def _compile(plan: Plan, scratch: Path) -> tuple[Any, str]:
 
 
 def _assembler_log(console: str) -> str:
-    return "\n".join(
-        line.rstrip()
-        for line in console.splitlines()
-        if line.startswith("ptxas") and "Compile time" not in line
-    )
+    """The assembler's messages, one a line, out of what the DSL prints.
+
+    The DSL puts the log into remarks of its own, in colour, sometimes indented and wrapped, its
+    first message behind a heading on the same line.
+    """
+    messages: list[str] = []
+    for section in _TERMINAL_COLOUR.sub("", console).split("ptxas output:")[1:]:
+        for raw in section.splitlines():
+            line = " ".join(raw.split())
+            if line.startswith(("suggestion:", "-->", "remark")):
+                break
+            if line.startswith("ptxas"):
+                messages.append(line)
+            elif line and messages:
+                messages[-1] += " " + line
+    # Times differ from run to run; everything else of a manifest is reproducible.
+    return "\n".join(dict.fromkeys(m for m in messages if "Compile time" not in m))
 
 
 def _spill_bytes(log: str) -> int:

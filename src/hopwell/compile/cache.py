@@ -24,6 +24,7 @@ from hopwell.compile import artifact as files
 from hopwell.compile.artifact import Artifact, CorruptArtifact
 from hopwell.compile.key import SCHEMA
 from hopwell.errors import UnsafeCache
+from hopwell.settings import settings
 
 #: After this long a waiting process stops trusting the lock's holder and compiles for itself.
 LOCK_TIMEOUT_SECONDS = 300
@@ -33,23 +34,15 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory() -> Path | None:
-    """The cache directory from the environment, or None when it is off or there is no home.
+    """The cache directory of the settings, or None when it is off or there is no home.
 
-    ``HOPWELL_CACHE=0`` turns it off; ``HOPWELL_CACHE_DIR`` names it; otherwise it is ``hopwell``
-    below ``XDG_CACHE_HOME`` or ``~/.cache``. Never a shared temporary directory.
+    Never a shared temporary directory.
     """
-    if os.environ.get("HOPWELL_CACHE", "1") == "0":
-        return None
-    named = os.environ.get("HOPWELL_CACHE_DIR")
-    if named:
-        return Path(named).absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and Path(base).is_absolute():
-        return Path(base) / "hopwell"
     try:
-        return Path.home() / ".cache" / "hopwell"
+        found = settings()
     except RuntimeError:  # no home directory
         return None
+    return found.cache_dir if found.cache else None
 
 
 # -- trust ---------------------------------------------------------------------------------
@@ -111,10 +104,9 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.entries = root / f"v{SCHEMA}"
-        if not self.entries.is_dir():
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_safe(root)
-            self.entries.mkdir(mode=0o700, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_safe(root)
+        self.entries.mkdir(mode=0o700, exist_ok=True)
         check_safe(self.entries)
 
     def find(self, request: str, key: str | None) -> Artifact | None:
@@ -125,7 +117,7 @@ class Cache:
         if key is not None:
             return self._read(self.entries / request / key, request, key)
         for candidate in self._newest_first(self.entries / request):
-            found = self._read(candidate, request, None)
+            found = self._read(candidate, request, candidate.name)
             if found is not None:
                 return found
         return None

@@ -68,6 +68,7 @@ def expected(plan: HopperForwardPlan) -> dict[str, object]:
             plan.consumer_registers, _warps(*range(1, 1 + plan.mma_warpgroups))
         ),
         "register targets in all": 2,
+        "USETMAXREG instructions": 2,
         "element type": {"bfloat16": "bf16", "float16": "f16"}[plan.dtype],
         "shared memory raw, rings": _ring_bytes(plan),
         "shared memory map's end": plan.shared_bytes,
@@ -184,6 +185,7 @@ _VALUES: dict[str, Callable[[Actual], object]] = {
     "threads": lambda a: a.threads,
     "registers at launch": lambda a: a.registers,
     "register targets in all": lambda a: len(a.register_targets),
+    "USETMAXREG instructions": lambda a: a.usetmaxreg,
     "element type": lambda a: a.element_type,
     "shared memory raw, rings": lambda a: a.ring_bytes,
     "shared memory map's end": lambda a: a.barriers_end,

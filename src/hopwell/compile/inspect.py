@@ -6,6 +6,7 @@ start of the kernel's dynamic shared memory.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -99,6 +100,8 @@ class Actual:
     multiplies_between_products: int
     cta_order_mirrored: bool
     hgmma: int
+    #: Register reallocations that survived into machine code (the assembler may drop them).
+    usetmaxreg: int
     registers: int
     local_accesses: int
     stack_bytes: int
@@ -118,7 +121,8 @@ class Actual:
         return max((run.offset + run.count * MBARRIER_BYTES for run in self.mbarriers), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
 
 def spans(numbers: tuple[int, ...]) -> str:
@@ -158,6 +162,7 @@ def inspect(ptx: str, cubin: bytes, shared_launched: int | None = None) -> Actua
         multiplies_between_products=order.multiplies,
         cta_order_mirrored=_mirrors_cta(kernel),
         hgmma=found.operations["HGMMA"],
+        usetmaxreg=found.operations["USETMAXREG"],
         registers=found.registers,
         local_accesses=found.local_accesses,
         stack_bytes=found.stack_bytes,

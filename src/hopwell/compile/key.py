@@ -96,7 +96,10 @@ def _module_file(module: str) -> Path | None:
             if candidate.is_file():
                 return candidate
         return None
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a name inside a module, not a module
+        return None
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
@@ -119,8 +122,9 @@ def _imports(text: str, package: str) -> set[str]:
 def sources(module: str) -> dict[str, str]:
     """sha256 of every file that a kernel module's code can come from, by name.
 
-    The import closure of ``module`` inside its package, and the runtime that is linked in. Package
-    ``__init__`` files count only where something is imported from them by name.
+    The import closure of ``module`` inside its package, the build that turns it into an artifact
+    and vouches for it, and the runtime that is linked in. Package ``__init__`` files count only
+    where something is imported from them by name.
     """
     package = module.split(".")[0]
     pending, seen = [module], {}
@@ -132,6 +136,7 @@ def sources(module: str) -> dict[str, str]:
         data = file.read_bytes()
         seen[name] = sha256(data)
         pending.extend(_imports(data.decode(), package))
+    seen["hopwell/compile/build.py"] = sha256(RUNTIME_SOURCE.with_name("build.py").read_bytes())
     seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
     return dict(sorted(seen.items()))
 

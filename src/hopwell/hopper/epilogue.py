@@ -24,14 +24,16 @@ from hopwell.hopper.softmax import rescale
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Writes one MMA warpgroup's 64 rows. Its first warp issues the tensor store."""
+    """Writes one MMA warpgroup's 64 rows. Its first warp issues the tensor store.
+
+    ``mLSE`` (batch, heads, seqlen_q) float32; with all extents zero it is not wanted.
+    """
 
     plan: HopperForwardPlan
     shared: SharedMemory
     worker: MmaWarpgroup
     copy_o: TensorCopy
     mLSE: cute.Tensor
-    seqlen_q: Int32
 
     @cute.jit
     def write(
@@ -50,7 +52,7 @@ class Epilogue:
         if worker.thread % 4 == 0:
             for r in cutlass.range_constexpr(ROWS):
                 position = first_row + row + 8 * r
-                if position < self.seqlen_q:
+                if position < mLSE.shape[2]:
                     mLSE[batch, head, position] = lse[r]
 
         own = plan.output_storage is OutputStorage.OWN

@@ -62,8 +62,8 @@ class HopperForward:
         """Encode the tensor maps and launch.
 
         q (batch, seqlen_q, heads_q, head_dim), k and v (batch, seqlen_k, heads_k, ...),
-        o like q with v's last dimension, lse (batch, heads_q, seqlen_q) float32. ``scale``
-        multiplies the scores; at most ``num_sms`` CTAs are launched.
+        o like q with v's last dimension, lse (batch, heads_q, seqlen_q) float32, or (0, 0, 0) where
+        nobody wants it. ``scale`` multiplies the scores; at most ``num_sms`` CTAs are launched.
         """
         plan = self.plan
         # (seqlen, head_dim, head, batch): a tile is the first two modes.
@@ -141,7 +141,7 @@ class HopperForward:
             cute.arch.setmaxregister_increase(plan.consumer_registers)
             thread = cute.arch.thread_idx()[0] % WARPGROUP
             worker = MmaWarpgroup.of(plan, shared, rings, group - 1, thread, scale_log2)
-            epilogue = Epilogue(plan, shared, worker, copy_o, mLSE, seqlen_q)
+            epilogue = Epilogue(plan, shared, worker, copy_o, mLSE)
             self.consume(worker, rings, schedule, visibility, epilogue)
 
     @cute.jit
@@ -208,7 +208,7 @@ def trace(plan: HopperForwardPlan) -> tuple[HopperForward, tuple[Any, ...]]:
 
     lse = make_fake_tensor(
         Float32,
-        (batch, heads_q, seqlen_q),
+        tuple(cute.sym_int32() for _ in range(3)),  # its own extents: all zero when unwanted
         (cute.sym_int64(), cute.sym_int64(), 1),
         assumed_align=4,
     )

@@ -71,7 +71,7 @@ def _pack(low: Float32, high: Float32, kind: str, *, loc: Any = None, ip: Any = 
 
 
 def convert(source: cute.Tensor, target: cute.Tensor) -> None:
-    """Round float32 registers to 16 bits, two per instruction (the generic path converts singly)."""
+    """Round float32 registers to 16 bits, two per instruction (the generic path takes one)."""
     kind = "bf16x2" if target.element_type is BFloat16 else "f16x2"
     words = cute.recast_tensor(target, Int32)
     for i in range(cute.size(words)):

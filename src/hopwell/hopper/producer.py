@@ -64,7 +64,7 @@ class Stream:
         return cls(copy, ring, source, target)
 
     def load(self, ordinal: Int32, block: Int32) -> None:
-        """Acquire the stage of payload ``ordinal`` and start filling it with key block ``block``."""
+        """Acquire the stage of payload ``ordinal``; start filling it with key block ``block``."""
         full = self.ring.acquire(ordinal)
         slot = self.ring.stage(ordinal)
         cute.copy(

@@ -1,4 +1,4 @@
-"""Plan options that no shipped plan takes give the right result too, over many tiles and lengths."""
+"""Plan options that no shipped plan takes give the right result too, over many lengths."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -10,23 +10,17 @@ from torch.autograd import forward_ad
 
 from hopwell import dispatch
 from hopwell import torch_ops as torch_ops  # registers torch.ops.hopwell
-from hopwell.execution import Call
-from hopwell.masks import Mask
+from hopwell.execution import prepared
 from hopwell.problem import (
-    TMA_ALIGNMENT,
     Problem,
     Window,
     check_data,
     check_flags,
-    check_scale,
-    check_softcap,
+    check_positive,
     check_tensors,
     check_window,
+    real,
 )
-
-#: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
-_prepared: dict[tuple[Any, ...], Call] = {}
-_PREPARED_LIMIT = 4096
 
 # Bound once: each is asked on every eager call.
 _grad_enabled = torch.is_grad_enabled
@@ -130,22 +124,22 @@ def attention(
         GradientUnsupported: an input requires grad and the kernel has no backward.
         CompileDuringCapture: a CUDA graph is being captured and the kernel never ran before.
     """
-    key = None
-    if window is None and softcap is None and sink is None and not torch.compiler.is_compiling():
-        key = _signature(q, k, v, causal, scale, return_lse, deterministic, backend, fallback)
-    if key is None:
+    if not (type(causal) is type(return_lse) is type(deterministic) is bool):
         check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
-        mask = Mask.of(causal, check_window(window))
-        out, lse = _through_op(
-            q, k, v, sink, mask, scale, softcap, deterministic, backend, fallback
+    if not (type(backend) is type(fallback) is str):
+        dispatch.check_backend(backend, fallback)
+    left, right = (None, None) if window is None else check_window(window)
+    right = 0 if causal else right  # never negative, so causal is the tighter bound
+    scale, softcap = real("scale", scale), real("softcap", softcap)
+    if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink):
+        call = prepared(
+            q, k, v, sink, left, right, scale, softcap, return_lse, deterministic, backend, fallback
         )
+        out, lse = call(q, k, v, sink)
     else:
-        call = _prepared.get(key)
-        if call is None:
-            call = _prepare(
-                key, q, k, v, causal, scale, return_lse, deterministic, backend, fallback
-            )
-        out, lse = call(q, k, v, None)
+        out, lse = _through_op(
+            q, k, v, sink, left, right, scale, softcap, deterministic, backend, fallback
+        )
     return (out, lse) if return_lse else out
 
 
@@ -168,7 +162,7 @@ def explain(
 
     Runs and compiles nothing. Arguments and input errors are those of :func:`attention`.
     """
-    tensors = [x for x in (q, k, v, sink) if isinstance(x, Tensor)]
+    tensors = (x for x in (q, k, v, sink) if isinstance(x, Tensor))
     problem = Problem.from_tensors(
         q,
         k,
@@ -185,98 +179,36 @@ def explain(
     return dispatch.explain(problem, backend, fallback)
 
 
-def _signature(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    scale: float | None,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-    fallback: str,
-) -> tuple[Any, ...] | None:
-    """Everything that a prepared call depends on; None where the dispatcher has to be asked.
+def _is_plain(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
+    """Whether the dispatcher may be bypassed.
 
-    The dispatcher is only bypassed for plain tensors while nothing watches or transforms the
-    call: no gradient, tracer, mode, transform, tangent or lazy negation. Flags are compared by
-    type because 1 == True would find the entry of a valid call.
+    Only for plain tensors while nothing watches or transforms the call: no gradient, tracer, mode,
+    transform, tangent or lazy negation.
     """
-    if (
+    return not (
         type(q) is not Tensor
         or type(k) is not Tensor
         or type(v) is not Tensor
-        or type(causal) is not bool
-        or type(return_lse) is not bool
-        or type(deterministic) is not bool
-        or type(backend) is not str
-        or type(fallback) is not str
-        or not (scale is None or type(scale) is float)
-        or (_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        or not (sink is None or (type(sink) is Tensor and not sink.is_neg()))
+        or (_grad_enabled() and _any_requires_grad(q, k, v, sink))
         or _function_modes()
         or _dispatch_modes()
         or _transforms() is not None
         or _tracing() is not None
         or forward_ad._current_level >= 0
-        or q.layout is not torch.strided
-        or k.layout is not torch.strided
-        or v.layout is not torch.strided
-        or q.is_nested
         or q.is_neg()
         or k.is_neg()
         or v.is_neg()
-    ):
-        return None
-    aligned = not (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT
+    )
+
+
+def _any_requires_grad(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
     return (
-        q.shape,
-        k.shape,
-        v.shape,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        q.dtype,
-        k.dtype,
-        v.dtype,
-        q.device,
-        k.device,
-        v.device,
-        aligned,
-        causal,
-        scale,
-        return_lse,
-        deterministic,
-        backend,
-        fallback,
+        q.requires_grad
+        or k.requires_grad
+        or v.requires_grad
+        or (sink is not None and sink.requires_grad)
     )
-
-
-def _prepare(
-    key: tuple[Any, ...],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    scale: float | None,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-    fallback: str,
-) -> Call:
-    problem = Problem.from_tensors(
-        q,
-        k,
-        v,
-        causal=causal,
-        scale=scale,
-        return_lse=return_lse,
-        deterministic=deterministic,
-    )
-    call = Call(problem, dispatch.choose(problem, backend, fallback), q, k, v)
-    if len(_prepared) >= _PREPARED_LIMIT:
-        _prepared.clear()
-    _prepared[key] = call
-    return call
 
 
 def _through_op(
@@ -284,15 +216,16 @@ def _through_op(
     k: Tensor,
     v: Tensor,
     sink: Tensor | None,
-    mask: Mask,
+    left: int | None,
+    right: int | None,
     scale: float | None,
     softcap: float | None,
     deterministic: bool,
     backend: str,
     fallback: str,
 ) -> tuple[Tensor, Tensor]:
-    check_scale(scale)
-    check_softcap(softcap)
+    check_positive("scale", scale)
+    check_positive("softcap", softcap)
     dispatch.check_backend(backend, fallback)
     if not torch.compiler.is_compiling():
         # While tracing, the op's fake implementation does this.
@@ -303,8 +236,8 @@ def _through_op(
         k,
         v,
         sink,
-        window_left=mask.left,
-        window_right=mask.right,
+        window_left=left,
+        window_right=right,
         scale=scale,
         softcap=softcap,
         deterministic=deterministic,

@@ -260,7 +260,7 @@ def explain(problem: Problem, backend: str = "auto", fallback: str = "error") ->
 
 @dataclass(frozen=True)
 class DispatchRecord:
-    """One executed call.
+    """One executed call. Through the custom op, which always gives both, ``return_lse`` is true.
 
     ``compile_key``, ``artifact_hash`` and ``kernel_symbol`` are None when no kernel was launched
     (PyTorch computed, or the problem was empty). ``cache`` says where the kernel came from:

@@ -9,10 +9,93 @@ from torch import Tensor
 
 from hopwell import cpu, dispatch
 from hopwell.hopper import launch as hopper_launch
-from hopwell.problem import Problem
+from hopwell.problem import TMA_ALIGNMENT, Problem
 
 #: How a kernel came into the process, in the words of a dispatch record.
 _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
+
+
+#: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
+_prepared: dict[tuple[Any, ...], Call] = {}
+_PREPARED_LIMIT = 4096
+
+
+def prepared(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    left: int | None,
+    right: int | None,
+    scale: float | None,
+    softcap: float | None,
+    return_lse: bool,
+    deterministic: bool,
+    backend: str,
+    fallback: str,
+    needs_grad: bool = False,
+) -> Call:
+    """The call that these arguments ask for, checked and decided once per signature.
+
+    Arguments are of exactly the annotated types: a key takes 1, 1.0 and True for equal.
+
+    Raises:
+        InputError, InputTypeError, UnsupportedProblem, GradientUnsupported: as ``attention``.
+    """
+    try:
+        key = (
+            q.shape,
+            k.shape,
+            v.shape,
+            q.stride(),
+            k.stride(),
+            v.stride(),
+            q.dtype,
+            k.dtype,
+            v.dtype,
+            q.device,
+            k.device,
+            v.device,
+            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT == 0,
+            None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout),
+            left,
+            right,
+            scale,
+            softcap,
+            return_lse,
+            deterministic,
+            backend,
+            fallback,
+            needs_grad,
+        )
+    except RuntimeError:  # a layout without strides or address: the checks below name it
+        key = None
+    call = _prepared.get(key) if key is not None else None
+    if call is None:
+        problem = Problem.from_tensors(
+            q,
+            k,
+            v,
+            window=(left, right),
+            scale=scale,
+            softcap=softcap,
+            sink=sink,
+            return_lse=return_lse,
+            deterministic=deterministic,
+            needs_grad=needs_grad,
+        )
+        call = Call(problem, dispatch.choose(problem, backend, fallback), q, k, v)
+        if key is not None:
+            if len(_prepared) >= _PREPARED_LIMIT:
+                _prepared.clear()
+            _prepared[key] = call
+    return call
+
+
+def _outline(x: Tensor) -> Tensor:
+    """``x`` without its memory: the cheapest thing that ``empty_like`` can copy sizes from."""
+    x.untyped_storage().resize_(0)
+    return x
 
 
 class Call:
@@ -21,7 +104,7 @@ class Call:
     The first call of a kernel loads it (and compiles it, where nothing else has).
     """
 
-    __slots__ = ("_kernel", "_launch", "choice", "problem")
+    __slots__ = ("_kernel", "_launch", "_lse", "_out", "choice", "problem")
 
     def __init__(
         self, problem: Problem, choice: dispatch.Choice, q: Tensor, k: Tensor, v: Tensor
@@ -33,6 +116,10 @@ class Call:
         if choice.plan is not None and not problem.is_empty:
             num_sms = hopper_launch.sm_count(q.device.index)
             self._launch = hopper_launch.Launch.of(choice.plan, problem, q, k, v, num_sms)
+            p = problem
+            self._out = _outline(q.new_empty(p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
+            lse = q.new_empty(p.batch, p.heads_q, p.seqlen_q, dtype=torch.float32)
+            self._lse = _outline(lse)
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
@@ -49,9 +136,8 @@ class Call:
     def _with_kernel(
         self, launch: hopper_launch.Launch, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor]:
-        p = self.problem
-        out = q.new_empty((p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
-        lse = q.new_empty((p.batch, p.heads_q, p.seqlen_q), dtype=torch.float32)
+        out = torch.empty_like(self._out)
+        lse = torch.empty_like(self._lse)
         kernel = self._kernel
         if kernel is None:
             return self._first(launch, q, k, v, out, lse)

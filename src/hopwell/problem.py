@@ -69,8 +69,8 @@ class Problem:
         _check_heads(self.heads_q, self.heads_k)
         if self.dtype not in DTYPES:
             raise _dtype_error("dtype", self.dtype)
-        check_scale(self.scale)
-        check_softcap(self.softcap)
+        check_positive("scale", self.scale)
+        check_positive("softcap", self.softcap)
         object.__setattr__(self, "mask", self.mask.canonical(self.seqlen_q, self.seqlen_k))
 
     @property
@@ -105,9 +105,8 @@ class Problem:
             InputTypeError: a wrong Python type or dtype.
         """
         check_flags(causal=causal, return_lse=return_lse, deterministic=deterministic)
-        left_right = check_window(window)
-        check_scale(scale)
-        check_softcap(softcap)
+        left_right = None if window is None else check_window(window)
+        scale, softcap = real("scale", scale), real("softcap", softcap)
         check_tensors(q, k, v, sink)
         check_data(q)
         batch, seqlen_q, heads_q, head_dim = q.shape
@@ -126,8 +125,8 @@ class Problem:
             k_strides=stride_class(k),
             v_strides=stride_class(v),
             mask=Mask.of(causal, left_right),
-            scale=head_dim**-0.5 if scale is None else float(scale),
-            softcap=None if softcap is None else float(softcap),
+            scale=head_dim**-0.5 if scale is None else scale,
+            softcap=softcap,
             sink=sink is not None,
             return_lse=return_lse,
             deterministic=deterministic,
@@ -206,10 +205,8 @@ def check_flags(**flags: object) -> None:
             raise _type_error(name, "a bool", f"{value!r} ({type(value).__name__})")
 
 
-def check_window(window: object) -> Window | None:
+def check_window(window: object) -> Window:
     """``window`` as a pair of plain ints or None. Negative bounds are errors, not "unbounded"."""
-    if window is None:
-        return None
     if not isinstance(window, (tuple, list)):
         raise _type_error("window", "None or (left, right)", type(window).__name__)
     if len(window) != 2:
@@ -227,19 +224,18 @@ def _window_bound(side: str, value: Any) -> int | None:
     return value
 
 
-def check_scale(scale: object) -> None:
-    """``scale`` is None or a positive finite real number that float32 can hold."""
-    if scale is not None:
-        _check_positive("scale", scale)
+def real(what: str, value: Any) -> float | None:
+    """``value`` as a float; None stays None. Its range is :func:`check_positive`'s."""
+    if value is None or type(value) is float:
+        return value
+    check_positive(what, value)
+    return float(value)
 
 
-def check_softcap(softcap: object) -> None:
-    """``softcap`` is None or a positive finite real number that float32 can hold."""
-    if softcap is not None:
-        _check_positive("softcap", softcap)
-
-
-def _check_positive(what: str, value: Any) -> None:
+def check_positive(what: str, value: Any) -> None:
+    """``value`` is None or a positive finite real number that float32 can hold."""
+    if value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _type_error(what, "a real number or None", type(value).__name__)
     if not 0 < value <= _FLOAT32_MAX:  # false for NaN too

@@ -18,9 +18,9 @@ from torch.autograd.function import _SingleLevelFunction
 
 from hopwell import cpu, dispatch
 from hopwell.errors import GradientUnsupported
-from hopwell.execution import Call
+from hopwell.execution import prepared
 from hopwell.masks import Mask
-from hopwell.problem import Problem, check_tensors
+from hopwell.problem import check_tensors
 
 _OPTIONS = (
     "SymInt? window_left=None, SymInt? window_right=None, float? scale=None, float? softcap=None"
@@ -56,20 +56,22 @@ def _forward(
     fallback: str = "error",
     needs_grad: bool = False,
 ) -> _Two:
-    problem = Problem.from_tensors(
+    call = prepared(
         q,
         k,
         v,
-        window=(window_left, window_right),
-        scale=scale,
-        softcap=softcap,
-        sink=sink,
-        return_lse=True,
-        deterministic=deterministic,
-        needs_grad=needs_grad,
+        sink,
+        window_left,
+        window_right,
+        scale,
+        softcap,
+        True,
+        deterministic,
+        backend,
+        fallback,
+        needs_grad,
     )
-    choice = dispatch.choose(problem, backend, fallback)
-    return Call(problem, choice, q, k, v)(q, k, v, sink)
+    return call(q, k, v, sink)
 
 
 def _forward_fake(

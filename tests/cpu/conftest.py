@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hopwell import api, cpu, dispatch
+from hopwell import cpu, dispatch, execution
 from hopwell.hopper import launch
 from hopwell.hopper.plan import HopperForwardPlan
 from hopwell.masks import Mask
@@ -60,5 +60,5 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[HopperForwardPlan, StandIn
     monkeypatch.setattr(launch, "sm_count", lambda index: 132)
     monkeypatch.setattr(launch, "_resident", {})
     monkeypatch.setattr(dispatch, "SUPPORT", {"hopper": rows})
-    monkeypatch.setattr(api, "_prepared", {})
+    monkeypatch.setattr(execution, "_prepared", {})
     return kernels

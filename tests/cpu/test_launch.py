@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hopwell import api, attention, cpu, dispatch, reference
+from hopwell import attention, cpu, dispatch, execution, reference
 from hopwell import compile as compiler
 from hopwell.dispatch import record_dispatch
 from hopwell.errors import CompileDuringCapture, GradientUnsupported, UnsupportedProblem
@@ -212,15 +212,15 @@ def test_a_layout_is_never_reused_for_another(stand_in: Any) -> None:
             out = attention(q, q, q, **options)
             want, _ = reference.attention(q, q, q, **options)
             torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
-    assert len(api._prepared) == 12
+    assert len(execution._prepared) == 12
 
 
 def test_the_memo_is_bounded(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_PREPARED_LIMIT", 5)
+    monkeypatch.setattr(execution, "_PREPARED_LIMIT", 5)
     for length in range(1, 12):
         q = half(1, length, 1, 64)
         attention(q, q, q)
-        assert len(api._prepared) <= 5
+        assert len(execution._prepared) <= 5
 
 
 class _Calls(torch.utils._python_dispatch.TorchDispatchMode):

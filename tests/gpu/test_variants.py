@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Plan options that no shipped plan takes give the right result too, over many lengths."""
-=======
 """Plan options that no shipped plan takes give the right result too, over many tiles."""
->>>>>>> main
 
 from __future__ import annotations
 

@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from hopwell.api import attention as attention
     from hopwell.api import explain as explain
     from hopwell.dispatch import record_dispatch as record_dispatch
+    from hopwell.settings import override as override
 
 _HOME = {
     "attention": "hopwell.api",
     "explain": "hopwell.api",
+    "override": "hopwell.settings",
     "record_dispatch": "hopwell.dispatch",
 }
 
-__all__ = ["__version__", "attention", "explain", "record_dispatch"]
+__all__ = ["__version__", "attention", "explain", "override", "record_dispatch"]
 
 
 def __getattr__(name: str) -> Any:

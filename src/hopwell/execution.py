@@ -56,7 +56,10 @@ def prepared(
             q.device,
             k.device,
             v.device,
-            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % TMA_ALIGNMENT == 0,
+            # Not a property of the layout: it has to be looked at on every call.
+            q.data_ptr() % TMA_ALIGNMENT,
+            k.data_ptr() % TMA_ALIGNMENT,
+            v.data_ptr() % TMA_ALIGNMENT,
             None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout),
             left,
             right,

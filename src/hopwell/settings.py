@@ -43,11 +43,15 @@ def _path(variable: str, text: str) -> Path:
     return path
 
 
-def _user_cache() -> Path:
+def _user_cache() -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification: relative values are invalid and ignored.
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "hopwell"
+    if base and Path(base).is_absolute():
+        return Path(base) / "hopwell"
+    try:
+        return Path.home() / ".cache" / "hopwell"
+    except RuntimeError:  # no home directory
+        return None
 
 
 def _setting(
@@ -61,8 +65,9 @@ def _setting(
 class Settings:
     """What can be set. Field ``name`` is read from the environment variable ``HOPWELL_NAME``."""
 
-    cache_dir: Path = _setting(
-        "Where compiled kernels are kept: a directory of the user's own, mode 0700.",
+    cache_dir: Path | None = _setting(
+        "Where compiled kernels are kept: a directory of the user's own, mode 0700; None, where "
+        "there is no home directory, is no cache.",
         _path,
         _user_cache,
         "`$XDG_CACHE_HOME/hopwell`, else `~/.cache/hopwell`",

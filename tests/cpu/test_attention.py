@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from hopwell import attention, cpu, reference
+from hopwell import attention, cpu, data, reference
 
 BOUND = st.none() | st.integers(0, 25)
 MASKS: list[dict[str, Any]] = [
@@ -304,6 +304,20 @@ def test_error_is_that_of_rounding_the_result(
     best = (exact.to(dtype).double() - exact).norm()
     assert (out.double() - exact).norm() <= 1.05 * best
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layer", data.provenance()["layers"])
+def test_recorded_activations(layer: int, dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in data.recorded(layer))
+    exact, exact_lse = reference.attention(q, k, v)
+    out, lse = attention(q, k, v, return_lse=True)
+    best = exact.to(dtype).double() - exact
+    assert (out.double() - exact).norm() <= 1.05 * best.norm()
+    # A mean over all rows would hide one that is broken.
+    worst = ((out.double() - exact).norm(dim=-1) / exact.norm(dim=-1)).max()
+    assert worst <= 1.25 * (best.norm(dim=-1) / exact.norm(dim=-1)).max()
+    assert ((lse - exact_lse).abs() <= 1e-4 * (exact_lse.abs() / 64).clamp(min=1)).all()
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -194,6 +196,14 @@ def test_fallback_is_only_taken_when_allowed(stand_in: Any) -> None:
 def test_alignment_is_checked_on_every_call(stand_in: Any) -> None:
     """A tensor of a known signature, but at an address that the copy engine cannot take."""
     storage = half(8 * 2 * 64 + 8)
+    good = half(1, 8, 2, 64)
+    for place in range(3):
+        tensors = [good] * 3
+        tensors[place] = storage[1:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
+        with record_dispatch() as calls:
+            attention(*tensors, fallback="torch")
+        (refusal,) = calls[0].fallback or ()
+        assert refusal.predicate == f"{'qkv'[place]}_strides"
     for offset, taken in ((0, True), (8, True), (4, False), (0, True), (1, False)):
         q = storage[offset:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
         if taken:
@@ -236,7 +246,7 @@ class _Calls(torch.utils._python_dispatch.TorchDispatchMode):
 def test_what_watches_a_call_sees_it(stand_in: Any) -> None:
     """Modes, subclasses and lazy views go through the dispatcher, prepared or not."""
     q = half(1, 8, 2, 64)
-    plain = attention(q, q, q)
+    attention(q, q, q)
     with _Calls() as seen:
         attention(q, q, q)
     assert "hopwell.attention.default" in seen.names
@@ -251,10 +261,44 @@ def test_what_watches_a_call_sees_it(stand_in: Any) -> None:
         pass
 
     assert type(attention(q.as_subclass(Named), q, q)) is Named
-    with torch.inference_mode():
-        assert torch.equal(attention(q, q, q), plain)
     traced = torch.jit.trace(lambda x: attention(x, x, x), (q,), check_trace=False)
     assert "hopwell::attention" in str(traced.graph)
+
+
+def test_inference_mode_before_and_after(stand_in: Any) -> None:
+    """What one mode prepared serves the other, and its results are of the mode they are made in."""
+    q = half(1, 8, 2, 64)
+    for first in (True, False):
+        execution._prepared.clear()
+        for inference in (first, not first):
+            with torch.inference_mode(inference):
+                out, lse = attention(q, q, q, return_lse=True)
+            assert out.is_inference() == inference
+            assert lse.is_inference() == inference
+
+
+def test_results_are_fresh_memory(stand_in: Any) -> None:
+    q = half(1, 8, 2, 64)
+    first, second = (attention(q, q, q, return_lse=True) for _ in range(2))
+    addresses = {x.data_ptr() for x in (*first, *second)}
+    assert len(addresses) == 4
+    assert first[0].untyped_storage().nbytes() == first[0].numel() * 2
+
+
+def test_threads_share_prepared_calls(stand_in: Any) -> None:
+    start = threading.Barrier(4)
+
+    def work(length: int) -> bool:
+        q = half(1, length, 2, 64)
+        want, _ = reference.attention(q, q, q)
+        start.wait()
+        return all(
+            torch.allclose(attention(q, q, q).double(), want, rtol=1e-2, atol=1e-2)
+            for _ in range(30)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, (5, 6, 5, 7)))
 
 
 def test_the_hot_path_skips_the_dispatcher(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:

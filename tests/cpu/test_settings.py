@@ -29,6 +29,16 @@ def test_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert settings().cache_dir == Path.home() / ".cache" / "hopwell"
 
 
+def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home directory")
+
+    monkeypatch.delenv("HOPWELL_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert settings().cache_dir is None
+
+
 def test_override_ends_with_its_block_and_stays_in_its_thread(tmp_path: Path) -> None:
     before = settings()
     elsewhere: list[Settings] = []

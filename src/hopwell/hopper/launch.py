@@ -104,7 +104,9 @@ def addressable_strides(x: Tensor) -> Strides | None:
 
 
 def load(plan: HopperForwardPlan, device: int | None) -> tuple[Any, bool]:
-    """The plan's kernel, and whether this call brought it into the process or onto the device.
+    """The plan's kernel, and whether it has never been launched on this device by this process.
+
+    ``device`` must be current: it is its stream that may be capturing.
 
     Raises:
         CompileDuringCapture: it would have to be compiled or loaded while a CUDA graph captures.
@@ -136,11 +138,12 @@ def run(
     """
     if problem.is_empty:
         return
-    kernel, _ = load(plan, q.device.index)
-    launch = Launch.of(plan, problem, q, k, v, sm_count(q.device.index))
-    with on_device(launch.device):
+    device = q.device.index
+    launch = Launch.of(plan, problem, q, k, v, sm_count(device))
+    with on_device(device):
+        kernel, _ = load(plan, device)
         launch(kernel, q, k, v, out, lse)
-    keep(plan, launch.device, kernel)
+    keep(plan, device, kernel)
 
 
 def keep(plan: HopperForwardPlan, device: int | None, kernel: Any) -> None:

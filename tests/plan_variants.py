@@ -6,6 +6,7 @@ Run as a program it compiles them into the cache, for a GPU machine without the 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hopwell.compile import find_or_build
 from hopwell.hopper.plan import HopperForwardPlan, forward_plan
@@ -14,15 +15,21 @@ _BASE = forward_plan("bfloat16", (128, 128), False)
 _CAUSAL = forward_plan("bfloat16", (128, 128), True)
 _SMALL = forward_plan("bfloat16", (64, 64), True)
 
+
+def _with(plan: HopperForwardPlan, **changes: Any) -> HopperForwardPlan:
+    """``plan`` changed; enums by their values."""
+    return replace(plan, **changes)
+
+
 VARIANTS: dict[str, HopperForwardPlan] = {
-    "serial": replace(_BASE, overlap=False, rescale="before"),
-    "serial_causal": replace(_CAUSAL, overlap=False, rescale="before"),
-    "serial_free": replace(_CAUSAL, overlap=False, rescale="before", ping_pong=False),
-    "serial_one_stage": replace(_CAUSAL, overlap=False, rescale="before", stages=1),
-    "rescale_before": replace(_CAUSAL, rescale="before"),
-    "no_ping_pong": replace(_CAUSAL, ping_pong=False),
-    "p_shared": replace(_CAUSAL, p_source="shared", q_stages=1, output_storage="alias_q"),
-    "p_shared_serial": replace(
+    "serial": _with(_BASE, overlap=False, rescale="before"),
+    "serial_causal": _with(_CAUSAL, overlap=False, rescale="before"),
+    "serial_free": _with(_CAUSAL, overlap=False, rescale="before", ping_pong=False),
+    "serial_one_stage": _with(_CAUSAL, overlap=False, rescale="before", stages=1),
+    "rescale_before": _with(_CAUSAL, rescale="before"),
+    "no_ping_pong": _with(_CAUSAL, ping_pong=False),
+    "p_shared": _with(_CAUSAL, p_source="shared", q_stages=1, output_storage="alias_q"),
+    "p_shared_serial": _with(
         _BASE,
         overlap=False,
         rescale="before",
@@ -30,20 +37,18 @@ VARIANTS: dict[str, HopperForwardPlan] = {
         q_stages=1,
         output_storage="alias_q",
     ),
-    "alias_q_two_stages": replace(_CAUSAL, output_storage="alias_q"),
-    "own_output_one_q_stage": replace(_CAUSAL, q_stages=1),
-    "three_stages": replace(_SMALL, stages=3),
-    "lexical_causal": replace(_SMALL, tile_order="lexical"),
-    "longest_first_full": replace(_BASE, tile_order="longest_first"),
-    "two_warpgroups": replace(
-        _SMALL, tile_m=128, producer_registers=24, consumer_registers=240
-    ),
-    "one_warpgroup": replace(
+    "alias_q_two_stages": _with(_CAUSAL, output_storage="alias_q"),
+    "own_output_one_q_stage": _with(_CAUSAL, q_stages=1),
+    "three_stages": _with(_SMALL, stages=3),
+    "lexical_causal": _with(_SMALL, tile_order="lexical"),
+    "longest_first_full": _with(_BASE, tile_order="longest_first"),
+    "two_warpgroups": _with(_SMALL, tile_m=128, producer_registers=24, consumer_registers=240),
+    "one_warpgroup": _with(
         _SMALL, tile_m=64, ping_pong=False, producer_registers=56, consumer_registers=256
     ),
-    "narrow_keys": replace(_SMALL, tile_n=16),
-    "odd_keys": replace(_BASE, tile_n=176, q_stages=1, output_storage="alias_q"),
-}  # fmt: skip
+    "narrow_keys": _with(_SMALL, tile_n=16),
+    "odd_keys": _with(_BASE, tile_n=176, q_stages=1, output_storage="alias_q"),
+}
 
 
 if __name__ == "__main__":

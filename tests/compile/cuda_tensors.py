@@ -24,7 +24,7 @@ CUDA = 2
 
 def on_gpu(tensor: torch.Tensor, device: int = 0) -> Any:
     """The same memory, called device memory. Nothing may touch it: only a launch is recorded."""
-    capsule = torch.utils.dlpack.to_dlpack(tensor)
+    capsule = tensor.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     managed = _Managed.from_address(pointer(capsule, b"dltensor"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TinyPlan, run_program
+from tests.compile.helpers import TinyPlan, run_program
 
 from hopwell.compile import artifact as files
 from hopwell.compile import build as builds
@@ -23,11 +23,11 @@ Manifests = dict[str, dict[str, Any]]
 BUILD = """
 import json, pathlib, sys, tempfile
 {prelude}
-from conftest import TinyPlan
+from tests.compile.helpers import TinyPlan
 from hopwell.compile import key
 from hopwell.compile.build import build
 from hopwell.hopper.plan import forward_plan
-key.KERNEL_MODULES["TinyPlan"] = "tiny_kernel"
+key.KERNEL_MODULES["TinyPlan"] = "tests.compile.tiny_kernel"
 found = {{}}
 for plan in (TinyPlan(), forward_plan("bfloat16", (64, 64), True)):
     with tempfile.TemporaryDirectory() as directory:
@@ -126,7 +126,7 @@ def test_settings_that_change_code_are_refused(
 def test_a_kernel_that_does_not_compile_is_a_typed_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tiny_kernel
+    from tests.compile import tiny_kernel
 
     monkeypatch.setattr(tiny_kernel, "THREADS", "many")
     with pytest.raises(CompileError, match="compiling hopwell_tiny") as caught:

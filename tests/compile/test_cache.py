@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import HERE, SOURCE
+from tests.compile.helpers import PYTHONPATH
 
 from hopwell.compile import artifact as files
 from hopwell.compile import cache as caches
@@ -265,7 +265,7 @@ def test_listing_and_clearing(cache: Cache, entry: Path) -> None:
 
 WORKER = """
 import pathlib, sys, time
-from test_cache import KEY, REQUEST, artifact_in
+from tests.compile.test_cache import KEY, REQUEST, artifact_in
 from hopwell.compile.cache import Cache
 cache, log = Cache(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[2])
 def build(directory):
@@ -286,7 +286,7 @@ print("done", flush=True)
 def _worker(directory: Path, log: Path, seconds: float = 0.05) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", WORKER, str(directory), str(log), str(seconds)],
-        env={**os.environ, "PYTHONPATH": f"{SOURCE}:{HERE}"},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

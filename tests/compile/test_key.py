@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TinyPlan, run_program
+from tests.compile.helpers import TINY_KERNEL, TinyPlan, run_program
 
 from hopwell.compile import key as keys
 from hopwell.hopper.plan import (
@@ -87,7 +87,7 @@ def test_two_classes_of_plan_never_share_a_request(monkeypatch: pytest.MonkeyPat
     class Other(TinyPlan):
         pass
 
-    monkeypatch.setitem(keys.KERNEL_MODULES, "Other", "tiny_kernel")
+    monkeypatch.setitem(keys.KERNEL_MODULES, "Other", TINY_KERNEL)
     assert keys.request_of(Other()) != keys.request_of(TinyPlan())
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import run_program
+from tests.compile.helpers import run_program
 
 HERE = Path(__file__).parent
 
@@ -16,11 +16,11 @@ stub = os.environ.get("STUB")
 if stub:
     ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
 import torch
-from conftest import TinyPlan
+from tests.compile.helpers import TinyPlan
 from hopwell.compile import key, load
 from hopwell.errors import LaunchError
-key.KERNEL_MODULES["TinyPlan"] = "tiny_kernel"
-from cuda_tensors import arguments
+key.KERNEL_MODULES["TinyPlan"] = "tests.compile.tiny_kernel"
+from tests.compile.cuda_tensors import arguments
 kernel = load(TinyPlan())
 """
 

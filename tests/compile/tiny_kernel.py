@@ -34,9 +34,19 @@ class Tiny:
         self.faults = faults
 
     @cute.jit
-    def __call__(self, q, k, v, o, lse, scale: cutlass.Float32, num_sms: cutlass.Int32, stream):
+    def __call__(
+        self,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        o: cute.Tensor,
+        lse: cute.Tensor,
+        scale: cutlass.Float32,
+        num_sms: cutlass.Int32,
+        stream: Any,
+    ) -> None:
         # (batch, seqlen, heads, dim) -> (seqlen, dim, heads, batch): a tile is two modes.
-        def view(x):
+        def view(x: Any) -> Any:
             return cute.make_tensor(x.iterator, cute.select(x.layout, mode=[1, 3, 2, 0]))
 
         q, k, o = view(q), view(k), view(o)
@@ -67,7 +77,19 @@ class Tiny:
         )
 
     @cute.kernel
-    def kernel(self, tma_q, gq, tma_k, gk, tma_o, go, layout, mma, scale, num_sms):
+    def kernel(
+        self,
+        tma_q: Any,
+        gq: Any,
+        tma_k: Any,
+        gk: Any,
+        tma_o: Any,
+        go: Any,
+        layout: Any,
+        mma: Any,
+        scale: cutlass.Float32,
+        num_sms: cutlass.Int32,
+    ) -> None:
         tidx, _, _ = cute.arch.thread_idx()
         tile, head, batch = cute.arch.block_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -87,7 +109,7 @@ class Tiny:
         go_tile = cute.local_tile(go[None, None, head, batch], tile_shape, (tile, 0))
         one = cute.make_layout(1)
 
-        def partition(atom, shared, glob):
+        def partition(atom: Any, shared: Any, glob: Any) -> Any:
             return cpasync.tma_partition(
                 atom, 0, one, cute.group_modes(shared, 0, 2), cute.group_modes(glob, 0, 2)
             )

@@ -51,14 +51,29 @@ def synthetic(
             row("flash-attn-4", cell, 1.0e-3, replace(GOOD, lse=None)),
         ]
     artifact = record.Artifact(
-        "plan", "key", "hash", "symbol", "wheel", ("executed", "timed"), ("test_a",),
+        "plan",
+        "key",
+        "hash",
+        "symbol",
+        "wheel",
+        ("executed", "timed"),
+        ("test_a",),
         {"plan": PLAN, "resources": {"spill_bytes": spills, "registers": 168}},
-    )  # fmt: skip
+    )
     gpu_state = record.GpuState(345.0, 3201.0, 90.0, 30.0)
     gpu = record.Gpu(
-        "NVIDIA H200", "9.0", 132, 150_000_000_000, 62_914_560, 1980.0, 700.0, "P0", "Enabled",
-        gpu_state, gpu_state,
-    )  # fmt: skip
+        "NVIDIA H200",
+        "9.0",
+        132,
+        150_000_000_000,
+        62_914_560,
+        1980.0,
+        700.0,
+        "P0",
+        "Enabled",
+        gpu_state,
+        gpu_state,
+    )
     return record.Record(
         kind=record.BENCH_FORWARD,
         created="2026-01-02T03:04:05Z",
@@ -145,9 +160,14 @@ def test_each_target_can_be_missed(worse: record.Record, target: str) -> None:
 
 def test_one_bad_cell_decides_an_error_target_and_is_named() -> None:
     entry = synthetic()
-    bad = replace(entry.rows[0], correctness=replace(
-        entry.rows[0].correctness, errors=replace(GOOD, row_max=1.0)
-    )) if entry.rows[0].correctness else entry.rows[0]  # fmt: skip
+    bad = (
+        replace(
+            entry.rows[0],
+            correctness=replace(entry.rows[0].correctness, errors=replace(GOOD, row_max=1.0)),
+        )
+        if entry.rows[0].correctness
+        else entry.rows[0]
+    )
     entry = replace(entry, rows=(bad, *entry.rows[1:]))
     (verdict,) = [v for v in summary.summarise([entry]) if v.target.startswith("largest row")]
     assert verdict.holds is False

@@ -18,6 +18,7 @@ from hopwell import cli
 from hopwell.commands import doctor
 from hopwell.dispatch import SUPPORT
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
+from hopwell.settings import override
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -212,9 +213,9 @@ def test_cache_of_nothing(run: Run, tmp_path: Path) -> None:
 
 
 def test_cache_follows_the_settings(run: Run, tmp_path: Path) -> None:
-    with hopwell.override(cache_dir=tmp_path / "other"):
+    with override(cache_dir=tmp_path / "other"):
         assert report_of(run("cache", "info", "--json")[1])["directory"] == str(tmp_path / "other")
-    with hopwell.override(cache=False):
+    with override(cache=False):
         report = report_of(run("cache", "info", "--json")[1])
     assert (report["directory"], report["entries"]) == (None, [])
 

@@ -71,9 +71,13 @@ def _panels(figure: Any, rows: list[Row]) -> None:
         axes[line][0].set_ylabel("TFLOP/s", color=_INK)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False,
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=len(labels),
+        frameon=False,
         labelcolor=_INK,
-    )  # fmt: skip
+    )
 
 
 def _lines(axis: Any, rows: list[Row]) -> None:

@@ -34,14 +34,8 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory() -> Path | None:
-    """The cache directory of the settings, or None when it is off or there is no home.
-
-    Never a shared temporary directory.
-    """
-    try:
-        found = settings()
-    except RuntimeError:  # no home directory
-        return None
+    """The cache directory of the settings, or None when the cache is off or has no place."""
+    found = settings()
     return found.cache_dir if found.cache else None
 
 

@@ -172,7 +172,8 @@ def _wgmma(plan: HopperForwardPlan) -> dict[str, object]:
     rescaled = MMA_M * plan.head_dim_v // WARPGROUP
     before = plan.overlap and plan.rescale is Rescale.BEFORE
     return {
-        "wgmma order": order,
+        # Both products of one shape and source make equal phases: each is listed once.
+        "wgmma order": tuple(dict.fromkeys(order)),
         "wgmma groups without a fence": 0,
         "HGMMA instructions": instructions,
         "O multiplies between the products": rescaled if before else 0,

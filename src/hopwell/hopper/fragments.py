@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 from cutlass import BFloat16, Float32, Int32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import warpgroup
@@ -70,11 +71,12 @@ def _pack(low: Float32, high: Float32, kind: str, *, loc: Any = None, ip: Any = 
     )
 
 
+@cute.jit
 def convert(source: cute.Tensor, target: cute.Tensor) -> None:
     """Round float32 registers to 16 bits, two per instruction (the generic path takes one)."""
-    kind = "bf16x2" if target.element_type is BFloat16 else "f16x2"
+    kind = cutlass.const_expr("bf16x2" if target.element_type is BFloat16 else "f16x2")
     words = cute.recast_tensor(target, Int32)
-    for i in range(cute.size(words)):
+    for i in cutlass.range(cute.size(words), unroll_full=True):
         words[i] = _pack(source[2 * i], source[2 * i + 1], kind)
 
 

@@ -52,14 +52,17 @@ class OnlineSoftmax:
         rows = rows_view(scores)
         columns = cute.size(rows, mode=[1])
         for r in cutlass.range_constexpr(ROWS):
+            row = rows[r, None]
             before = self.maximum[r]
-            # Four chains instead of one: a maximum has a latency of several cycles.
-            chains = [cute.arch.fmax(before, rows[r, 0])] + [rows[r, i] for i in range(1, 4)]
-            for c in cutlass.range_constexpr(4, columns):
-                chains[c % 4] = cute.arch.fmax(chains[c % 4], rows[r, c])
-            highest = cute.arch.fmax(
-                cute.arch.fmax(chains[0], chains[1]), cute.arch.fmax(chains[2], chains[3])
-            )
+            # Four chains instead of one: a maximum has a latency of several cycles. Loops that the
+            # assembler unrolls, not Python: tracing every column took most of the compile time.
+            m0, m1, m2, m3 = cute.arch.fmax(before, row[0]), row[1], row[2], row[3]
+            for c in cutlass.range(4, columns, 4, unroll_full=True):
+                m0 = cute.arch.fmax(m0, row[c])
+                m1 = cute.arch.fmax(m1, row[c + 1])
+                m2 = cute.arch.fmax(m2, row[c + 2])
+                m3 = cute.arch.fmax(m3, row[c + 3])
+            highest = cute.arch.fmax(cute.arch.fmax(m0, m1), cute.arch.fmax(m2, m3))
             highest = cute.arch.warp_reduction_max(highest, threads_in_group=QUAD)
             self.maximum[r] = highest
             # A row that has seen no key yet has reference -inf, and -inf - -inf is NaN.
@@ -69,14 +72,15 @@ class OnlineSoftmax:
             # subtracted it gives 1 +- 1e-7, which 5000 blocks turn into 1e-3 in the sum.
             factor = cute.math.exp2((before - reference) * self.scale_log2, fastmath=True)
             correction[r] = factor
-            partial = self.total[r] * factor
-            for c in cutlass.range_constexpr(columns):
-                p = cute.math.exp2(rows[r, c] * self.scale_log2 - offset, fastmath=True)
-                rows[r, c] = p
-            sums = [partial + rows[r, 0]] + [rows[r, i] for i in range(1, 4)]
-            for c in cutlass.range_constexpr(4, columns):
-                sums[c % 4] = sums[c % 4] + rows[r, c]
-            self.total[r] = (sums[0] + sums[1]) + (sums[2] + sums[3])
+            for c in cutlass.range(columns, unroll_full=True):
+                row[c] = cute.math.exp2(row[c] * self.scale_log2 - offset, fastmath=True)
+            s0, s1, s2, s3 = self.total[r] * factor + row[0], row[1], row[2], row[3]
+            for c in cutlass.range(4, columns, 4, unroll_full=True):
+                s0 += row[c]
+                s1 += row[c + 1]
+                s2 += row[c + 2]
+                s3 += row[c + 3]
+            self.total[r] = (s0 + s1) + (s2 + s3)
 
     @cute.jit
     def finish(self, inverse: cute.Tensor, lse: cute.Tensor) -> None:
@@ -93,22 +97,25 @@ class OnlineSoftmax:
             lse[r] = cutlass.select_(empty, -Float32.inf, log2_sum * LN2)
 
 
+@cute.jit
 def rescale(acc: cute.Tensor, factor: cute.Tensor) -> None:
     """Multiply this thread's accumulator rows by their factors."""
     rows = rows_view(acc)
-    for r in range(ROWS):
-        for c in range(cute.size(rows, mode=[1])):
-            rows[r, c] = rows[r, c] * factor[r]
+    for r in cutlass.range_constexpr(ROWS):
+        row, scale = rows[r, None], factor[r]
+        for c in cutlass.range(cute.size(row), unroll_full=True):
+            row[c] = row[c] * scale
 
 
+@cute.jit
 def mask_columns(scores: cute.Tensor, limits: cute.Tensor, first_column: cutlass.Int32) -> None:
     """Set scores of invisible keys to -inf. Row r sees the block's columns below ``limits[r]``.
 
-    ``first_column`` is this thread's first column of the block (0, 2, 4 or 6).
+    ``first_column`` is this thread's first column of the block, counted from key 0.
     """
     rows = rows_view(scores)
-    for r in range(ROWS):
-        limit = limits[r] - first_column
-        for c in range(cute.size(rows, mode=[1])):
+    for r in cutlass.range_constexpr(ROWS):
+        row, limit = rows[r, None], limits[r] - first_column
+        for c in cutlass.range(cute.size(row), unroll_full=True):
             column = c // 2 * 8 + c % 2
-            rows[r, c] = cutlass.select_(limit > column, rows[r, c], -Float32.inf)
+            row[c] = cutlass.select_(limit > column, row[c], -Float32.inf)

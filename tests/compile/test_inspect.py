@@ -1,0 +1,209 @@
+"""The inspector finds what a kernel holds: a tiny kernel whose facts are known, and small texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.compile.helpers import TinyPlan
+
+from hopwell.compile import inspect as inspection
+from hopwell.compile import kernel as kernels
+from hopwell.compile import ptx, sass
+from hopwell.compile.artifact import Artifact
+from hopwell.compile.inspect import Actual, MBarriers, NamedBarrier, RegisterTarget, TensorCopies
+from hopwell.hopper.plan import forward_plan
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Artifact:
+    return kernels.find_or_build(TinyPlan())[0]
+
+
+@pytest.fixture
+def actual(tiny: Artifact) -> Actual:
+    return inspection.inspect(tiny.ptx(), tiny.cubin(), tiny.manifest.shared_launched)
+
+
+def test_the_tiny_kernel(actual: Actual) -> None:
+    producer, consumer = tuple(range(4)), tuple(range(4, 8))
+    assert actual.threads == 256
+    assert actual.element_type == "bf16"
+    assert actual.mbarriers == (MBarriers(24576, 1, 1, (16384,)),)
+    assert actual.named_barriers == (
+        NamedBarrier(0, 256, producer + consumer, ()),
+        NamedBarrier(3, 128, consumer, ()),
+    )
+    assert actual.tensor_copies == (TensorCopies(0, 24576, 2), TensorCopies(16384, None, 1))
+    assert actual.register_targets == (RegisterTarget(40, producer), RegisterTarget(208, consumer))
+    assert actual.wgmma_order == ("m64n64k16/shared*4 | wait 0",)
+    assert (actual.hgmma, actual.wgmma_unfenced, actual.usetmaxreg) == (4, 0, 2)
+    assert (actual.local_accesses, actual.stack_bytes) == (0, 0)
+    assert actual.shared_launched == actual.barriers_end == 24584
+    assert actual.ring_bytes == 16384 + 8
+    assert actual.ctas_per_sm == 1
+
+
+def test_resident_ctas_follow_the_scarcest_resource() -> None:
+    count = inspection._ctas_per_sm
+    assert count(128, 64, 0) == 8  # registers: 65536 / (128 * 64)
+    assert count(1024, 16, 0) == 2  # threads
+    assert count(32, 16, 0) == 32  # CTAs
+    assert count(128, 32, 113 * 1024) == 2  # shared memory: 228 KiB in two, 1 KiB reserved each
+    assert count(128, 32, 113 * 1024 + 1) == 1
+    assert count(128, 32, None) is None
+
+
+def test_machine_instructions_are_counted_as_the_disassembler_counts_them(tiny: Artifact) -> None:
+    tool = _disassembler()
+    plan = forward_plan("bfloat16", (96, 96), True)
+    for artifact in (tiny, kernels.find_or_build(plan)[0]):
+        cubin = artifact.directory / "kernel.cubin"
+        text = subprocess.run([tool, "-c", str(cubin)], check=True, capture_output=True, text=True)
+        found = Counter(re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\w+)", text.stdout))
+        counted = sass.resources(artifact.cubin()).operations
+        assert counted == {name: found[name] for name in counted}
+        assert counted["HGMMA"] > 0
+
+
+def _disassembler() -> str:
+    packaged = [str(p) for entry in sys.path for p in Path(entry).glob("nvidia/*/bin/nvdisasm")]
+    tool = shutil.which("nvdisasm") or next(iter(packaged), None)
+    if tool is None:
+        pytest.skip("no nvdisasm")
+    return tool
+
+
+def test_local_memory_operations_have_these_codes() -> None:
+    """No shipped kernel has any, so the codes are checked on the words themselves: as assembled
+    by CUDA 13.4 for sm_90a from a kernel with an array that is indexed at run time."""
+    load, store = 0x0000000001387983, 0x0000003D00007387
+    code = b"".join(word.to_bytes(8, "little") + bytes(8) for word in (load, store, load))
+    assert sass._operations(code)["LDL"] == 2
+    assert sass._operations(code)["STL"] == 1
+
+
+def test_reading_imports_no_plan_and_no_kernel() -> None:
+    for module in (inspection, ptx, sass):
+        tree = ast.parse(Path(module.__file__ or "").read_text())
+        names = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        assert not any("hopper" in name or "cutlass" in name for name in names), module
+
+
+@pytest.mark.parametrize("text", ["", ".entry a()\n{\nret;\n}\n.entry b()\n{\nret;\n}\n"])
+def test_ptx_of_no_or_two_kernels_is_refused(text: str, tiny: Artifact) -> None:
+    with pytest.raises(ValueError, match="expected one entry"):
+        inspection.inspect(text, tiny.cubin())
+
+
+@pytest.mark.parametrize("image", [b"", b"\x7fELF", b"MZ" * 100])
+def test_an_image_that_is_no_cubin_is_refused(image: bytes, tiny: Artifact) -> None:
+    with pytest.raises(ValueError):
+        inspection.inspect(tiny.ptx(), image)
+
+
+# -- what one warp computes ----------------------------------------------------------------
+
+
+def _kernel(body: str, threads: int = 384) -> ptx.Kernel:
+    return ptx.Kernel.parse(
+        f".visible .entry k(\n.param .b32 k_param_0\n)\n.reqntid {threads}, 1, 1\n{{\n{body}\n}}\n"
+    )
+
+
+def test_barrier_numbers_are_known_per_warp() -> None:
+    body = """
+    mov.u32 %r1, %tid.x;
+    shr.u32 %r2, %r1, 5;
+    shfl.sync.idx.b32 %r3, %r2, 0, 31, -1;
+    shr.s32 %r4, %r3, 2;
+    setp.ne.b32 %p1, %r4, 0;
+    @%p1 bra $L__BB0_2;
+    bar.sync 9, 128;
+    ret;
+$L__BB0_2:
+    setp.eq.b32 %p2, %r4, 2;
+    add.s32 %r5, %r4, 1;
+    selp.b32 %r6, 1, %r5, %p2;
+    bar.sync %r4, 256;
+    bar.arrive %r6, 256;
+    ret;
+    """
+    kernel = _kernel(body)
+    views = [ptx.WarpView(kernel, warp) for warp in range(12)]
+    scene = inspection._Scene(kernel, views, [ptx.reachable(view) for view in views])
+    first, second = tuple(range(4, 8)), tuple(range(8, 12))
+    assert inspection._named_barriers(scene) == (
+        NamedBarrier(1, 256, first, second),
+        NamedBarrier(2, 256, second, first),
+        NamedBarrier(9, 128, tuple(range(4)), ()),
+    )
+
+
+def test_what_depends_on_data_is_unknown() -> None:
+    body = """
+    ld.param.b32 %r1, [k_param_0];
+    mov.b32 %r2, 5;
+    add.s32 %r3, %r2, 3;
+    add.s32 %r4, %r1, 100;
+    and.b32 %r5, %r4, 1;
+    mov.b32 %r6, 1;
+    mov.b32 %r6, 2;
+    add.s32 %r7, %r7, 1;
+    add.s32 %r8, %r5, 64;
+    ret;
+    """
+    view = ptx.WarpView(_kernel(body), 0)
+    assert view.value("%r3") == ptx.Value(8)
+    assert view.value("%r4") == ptx.Value(100, exact=False)
+    for register in ("%r1", "%r5", "%r6", "%r7", "%r99"):
+        assert not view.value(register).exact, register
+    assert view.address("[%r8+8]") == ptx.Value(72, exact=False)
+
+
+def test_both_sides_of_an_unknown_branch_are_reachable() -> None:
+    body = """
+    ld.param.b32 %r1, [k_param_0];
+    setp.ne.b32 %p1, %r1, 0;
+    @%p1 bra $L__BB0_2;
+    bar.sync 1, 32;
+    ret;
+$L__BB0_2:
+    bar.sync 2, 32;
+    ret;
+    """
+    kernel = _kernel(body)
+    reached = ptx.reachable(ptx.WarpView(kernel, 0))
+    assert reached == {s.index for s in kernel.statements}
+
+
+def test_operands_are_split_outside_brackets() -> None:
+    assert ptx.split("{%r1, %r2}, [%r3, {%r4}], 1") == ("{%r1, %r2}", "[%r3, {%r4}]", "1")
+
+
+def test_an_unfenced_group_and_a_skipped_wait_are_seen() -> None:
+    kind = "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"
+    mma = kind + " {%r1, %r2}, %rd1, %rd2, p, 1, 1, 0, 0;"
+    commit, fence = "wgmma.commit_group.sync.aligned;", "wgmma.fence.sync.aligned;"
+    rs = mma.replace("%rd1,", "{%r3, %r4},")
+
+    def order(*lines: str) -> inspection._WgmmaOrder:
+        return inspection._WgmmaOrder.of(_kernel("\n".join(lines)))
+
+    def wait(pending: int) -> str:
+        return f"wgmma.wait_group.sync.aligned {pending};"
+
+    good = order(fence, mma, mma, commit, fence, rs, commit, wait(1), wait(0))
+    assert good.phases == ("m64n64k16/shared*2 | m64n64k16/registers*1 | wait 1 | wait 0",)
+    assert (good.unfenced, good.element_type) == (0, "f16")
+    assert order(fence, mma, commit, mma, commit, wait(0)).unfenced == 1
+    scaled = order(fence, mma, commit, "mul.f32 %f1, %f1, %f2;", fence, rs, commit, wait(0))
+    assert scaled.multiplies == 1
+    after = order(fence, mma, commit, wait(0), "mul.f32 %f1, %f1, %f2;", fence, rs, commit, wait(0))
+    assert after.multiplies == 0

@@ -1,0 +1,164 @@
+"""The wheel carries kernels: installed where no compiler is, it loads them and compiles nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.compile.helpers import ROOT
+
+from hopwell.compile import artifact as files
+from hopwell.compile import kernel as kernels
+from hopwell.compile import shipped, wheel
+from hopwell.compile.artifact import Artifact
+from hopwell.hopper.plan import forward_plan
+
+PLANS = tuple(forward_plan(dtype, (64, 64), False) for dtype in ("bfloat16", "float16"))
+COMPILER = ("nvidia_cutlass_dsl", "cutlass")
+
+
+@pytest.fixture(scope="module")
+def artifacts() -> list[Artifact]:
+    return [kernels.find_or_build(plan)[0] for plan in PLANS]
+
+
+@pytest.fixture(scope="module")
+def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the build back end makes of the sources."""
+    pytest.importorskip("hatchling", reason="the build back end is not installed")
+    out = tmp_path_factory.mktemp("pure")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    (made,) = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def shipping(pure: Path, artifacts: list[Artifact]) -> Path:
+    return wheel.add_kernels(pure, artifacts)
+
+
+@pytest.fixture(scope="module")
+def bare(shipping: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment: the wheel and its dependencies, no compiler."""
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    query = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
+    packages = Path(
+        subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
+    )
+    for entry in (Path(found) for found in site.getsitepackages()):
+        for source in entry.iterdir():
+            named = source.name.lower().replace("-", "_")
+            if not named.startswith((*COMPILER, "hopwell", "__editable__")):
+                (packages / source.name).symlink_to(source)
+    command = ["pip", "--python", str(python), "install", "--no-deps", "--no-index", str(shipping)]
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    return python
+
+
+def test_the_wheel_is_whole(shipping: Path, pure: Path, artifacts: list[Artifact]) -> None:
+    assert "manylinux_2_" in shipping.name
+    with zipfile.ZipFile(shipping) as archive:
+        assert archive.testzip() is None
+        names = set(archive.namelist())
+        (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
+        listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
+        (info,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
+        text = archive.read(info).decode()
+    with zipfile.ZipFile(pure) as archive:
+        assert set(archive.namelist()) <= names
+    assert listed == names
+    assert "Root-Is-Purelib: false" in text
+    assert "Tag: py3-none-manylinux_2_" in text
+    for artifact in artifacts:
+        for name in (files.LIBRARY, files.PTX, files.CUBIN, files.MANIFEST):
+            assert f"hopwell/kernels/{artifact.manifest.request}/{name}" in names
+
+
+def test_equal_contents_make_equal_wheels(
+    pure: Path, shipping: Path, artifacts: list[Artifact]
+) -> None:
+    before = shipping.read_bytes()
+    assert wheel.add_kernels(pure, artifacts) == shipping
+    assert shipping.read_bytes() == before
+
+
+def test_kernels_of_other_sources_are_refused(pure: Path, artifacts: list[Artifact]) -> None:
+    stale = dict(artifacts[0].manifest.sources)
+    stale["hopwell.hopper.plan"] = "0" * 64
+    manifest = replace(artifacts[0].manifest, sources=stale)
+    with pytest.raises(ValueError, match=r"hopwell\.hopper\.plan in the wheel"):
+        wheel.add_kernels(pure, [replace(artifacts[0], manifest=manifest)])
+
+
+def test_the_tag_follows_what_the_libraries_need() -> None:
+    assert wheel.platform_tag([b"\0GLIBC_2.2.5\0"]).startswith("manylinux_2_28_")
+    newer = [b"\0GLIBC_2.2.5\0", b"x\0GLIBC_2.34\0GLIBC_2.3\0"]
+    assert wheel.platform_tag(newer).startswith("manylinux_2_34_")
+
+
+LOAD = """
+import importlib.util, json, sys
+import torch
+from hopwell.compile import load
+from hopwell.errors import CompilerMissing, LaunchError
+from hopwell.hopper.plan import forward_plan
+assert importlib.util.find_spec("cutlass") is None
+kernel = load(forward_plan("bfloat16", (64, 64), False))
+assert "hopwell.compile.build" not in sys.modules
+print(kernel.source, kernel.artifact_hash, kernel.symbol)
+sys.path.insert(0, sys.argv[1])
+from tests.compile.cuda_tensors import arguments
+try:
+    kernel(*arguments())
+except LaunchError as error:
+    print(error)
+try:
+    load(forward_plan("bfloat16", (128, 128), True))
+except CompilerMissing as error:
+    print(error)
+"""
+
+
+def test_installed_without_the_compiler_a_kernel_loads(
+    bare: Path, artifacts: list[Artifact], tmp_path: Path
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "HOPWELL"))}
+    done = subprocess.run(
+        [str(bare), "-c", LOAD, str(ROOT)],
+        env={**environment, "HOPWELL_CACHE_DIR": str(tmp_path / "empty")},
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded, launched, missing = done.stdout.splitlines()
+    manifest = artifacts[0].manifest
+    assert loaded == f"wheel {manifest.artifact_hash} {manifest.kernel_symbol}"
+    assert "expected a CUDA runtime 12.8 or newer" in launched
+    assert "hopwell[compile]" in missing
+
+
+def test_a_damaged_shipped_kernel_is_a_miss(
+    artifacts: list[Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "KERNELS", tmp_path)
+    request = artifacts[0].manifest.request
+    assert shipped.find(request) is None
+    shutil.copytree(artifacts[0].directory, tmp_path / request)
+    found = shipped.find(request)
+    assert found is not None
+    assert kernels.find(PLANS[0]) == (found, "wheel")
+    (tmp_path / request / files.LIBRARY).write_bytes(b"damaged")
+    assert shipped.find(request) is None

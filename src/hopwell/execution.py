@@ -121,13 +121,17 @@ class Call:
             self._launch = hopper_launch.Launch.of(choice.plan, problem, q, k, v, num_sms)
             p = problem
             self._out = _outline(q.new_empty(p.batch, p.seqlen_q, p.heads_q, p.head_dim_v))
-            lse = q.new_empty(p.batch, p.heads_q, p.seqlen_q, dtype=torch.float32)
-            self._lse = _outline(lse)
+            # The kernel writes only the rows that its tensor has: none where nobody asked.
+            extents = (p.batch, p.heads_q, p.seqlen_q) if p.return_lse else (0, 0, 0)
+            self._lse = _outline(q.new_empty(extents, dtype=torch.float32))
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Run; out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q)."""
+        """Run; out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q).
+
+        A kernel leaves lse empty, (0, 0, 0), where the problem does not ask for it.
+        """
         launch = self._launch
         if launch is None:
             return self._without_kernel(q, k, v, sink)
@@ -140,7 +144,7 @@ class Call:
         self, launch: hopper_launch.Launch, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(self._out)
-        lse = torch.empty_like(self._lse)
+        lse = torch.empty_like(self._lse) if self.problem.return_lse else self._lse
         kernel = self._kernel
         if kernel is None:
             return self._first(launch, q, k, v, out, lse)

@@ -51,7 +51,8 @@ class StandIn:
         mask = Mask(None, 0 if self.plan.causal else None).canonical(q.shape[1], k.shape[1])
         out, natural = cpu.forward(q, k, v, cpu.Terms(scale, mask, None, None))
         o.copy_(out)
-        lse.copy_(natural)
+        if lse.shape != (0, 0, 0):  # else nobody wants it
+            lse.copy_(natural)
 
 
 @pytest.fixture

@@ -126,6 +126,23 @@ def test_the_kernel_is_called_and_recorded(stand_in: Any, causal: bool) -> None:
     )
 
 
+def test_an_unwanted_log_sum_exp_is_not_allocated(
+    stand_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = half(1, 8, 2, 64)
+    attention(q, q, q)
+    extents = []
+    call = type(stand_in[PLAN]).__call__
+    monkeypatch.setattr(
+        type(stand_in[PLAN]),
+        "__call__",
+        lambda kernel, *args: (extents.append(tuple(args[4].shape)), call(kernel, *args))[1],
+    )
+    attention(q, q, q)
+    attention(q, q, q, return_lse=True)
+    assert extents == [(0, 0, 0), (1, 2, 8)]
+
+
 @pytest.mark.parametrize(("source", "word"), [("wheel", "wheel"), ("cache", "hit")])
 def test_where_the_kernel_came_from(stand_in: Any, source: str, word: str) -> None:
     kernel: Any = compiler.load(PLAN)

@@ -124,6 +124,19 @@ def test_queries_without_any_key(attend: Attend, bucket: tuple[int, int], causal
 
 
 @MASKS
+@BUCKET
+def test_out_is_the_same_without_the_log_sum_exp(
+    attend: Attend, bucket: tuple[int, int], causal: bool
+) -> None:
+    inputs = attend.draw(2, (300, 300), (4, 2), bucket)
+    out, _ = attend(*inputs, causal=causal)
+    with hopwell.record_dispatch() as calls:
+        alone = hopwell.attention(*inputs, causal=causal)
+    assert calls[0].kernel_symbol
+    assert torch.equal(alone, out)
+
+
+@MASKS
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 4.0])
 def test_scale(attend: Attend, scale: float, causal: bool) -> None:
     attend.check(*attend.draw(1, (300, 300), (2, 2), (128, 128)), causal=causal, scale=scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.compile.helpers import TinyPlan, run_program
 
 from hopwell.compile import artifact as files
 from hopwell.compile import build as builds
+from hopwell.compile import cache as caches
 from hopwell.compile import kernel as kernels
 from hopwell.compile import key as keys
 from hopwell.compile.build import build
@@ -210,6 +212,20 @@ def test_a_cache_that_is_off_compiles_for_this_process(monkeypatch: pytest.Monke
     artifact, source = kernels.find_or_build(TinyPlan())
     assert source == "compiled"
     assert artifact.library.is_file()
+    assert kernels.find(TinyPlan()) is None
+
+
+def test_a_full_disk_does_not_stop_the_process(
+    cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(caches, "_make_durable", full)
+    artifact, source = kernels.find_or_build(TinyPlan())
+    assert source == "compiled"
+    assert artifact.library.is_file()
+    assert cache_directory not in artifact.directory.parents
     assert kernels.find(TinyPlan()) is None
 
 

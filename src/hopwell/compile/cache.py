@@ -30,6 +30,8 @@ from hopwell.settings import settings
 LOCK_TIMEOUT_SECONDS = 300
 #: Unfinished writes older than this belong to a dead process.
 STALE_WRITE_SECONDS = 3600
+#: A damaged entry is moved away and replaced; others may do the same at the same time.
+PUBLISH_ATTEMPTS = 4
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -137,6 +139,7 @@ class Cache:
         """Builds into a private directory and renames it into place.
 
         Another process may have published meanwhile: its valid entry is kept and returned.
+        Raises OSError when the file system refuses, and whatever ``build`` raises.
         """
         scratch = Path(tempfile.mkdtemp(prefix=f"tmp-{key[:16]}-", dir=self.entries))
         try:
@@ -145,16 +148,14 @@ class Cache:
                 _make_durable(scratch / name)
             final = self.entries / request / key
             final.parent.mkdir(mode=0o700, exist_ok=True)
-            if not self._rename(scratch, final):
+            for _ in range(PUBLISH_ATTEMPTS):
+                if self._rename(scratch, final):
+                    return Artifact(final, built.manifest)
                 theirs = self._read(final, request, key)
                 if theirs is not None:
                     return theirs
                 self._discard(final)
-                if not self._rename(scratch, final):
-                    theirs = self._read(final, request, key)
-                    if theirs is not None:
-                        return theirs
-            return Artifact(final, built.manifest)
+            raise OSError(f"{final} cannot be replaced")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

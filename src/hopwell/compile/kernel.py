@@ -16,7 +16,13 @@ from hopwell.compile import key as keys
 from hopwell.compile import shipped
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.key import Plan
-from hopwell.errors import CompileDuringCapture, CompileError, LaunchError, UnsafeCache
+from hopwell.errors import (
+    CompileDuringCapture,
+    CompileError,
+    HopwellError,
+    LaunchError,
+    UnsafeCache,
+)
 
 if TYPE_CHECKING:
     from hopwell.compile.cache import Cache
@@ -127,16 +133,18 @@ def find_or_build(plan: Plan) -> tuple[Artifact, Source]:
         return found
     request, key, cache = keys.request_of(plan), _key(plan), _open_cache()
     if cache is None or key is None:
-        # The directory must outlive this call: the process goes on running what is in it.
-        scratch = tempfile.mkdtemp(prefix="hopwell-")
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        return _compile(plan, Path(scratch)), "compiled"
+        return _compile_for_this_process(plan), "compiled"
     with cache.lock(key):
         cached = cache.find(request, key)  # another process may have just compiled it
         if cached is not None:
             return cached, "cache"
         cache.remove_stale()
-        return cache.publish(request, key, functools.partial(_compile, plan)), "compiled"
+        try:
+            return cache.publish(request, key, functools.partial(_compile, plan)), "compiled"
+        except HopwellError:
+            raise
+        except OSError:  # a full disk, a quota, a directory that has become read-only
+            return _compile_for_this_process(plan), "compiled"
 
 
 def _key(plan: Plan) -> str | None:
@@ -158,6 +166,13 @@ def _open_cache() -> Cache | None:
         raise
     except OSError:
         return None  # a read-only or missing home: compile for this process alone
+
+
+def _compile_for_this_process(plan: Plan) -> Artifact:
+    # The directory must outlive this call: the process goes on running what is in it.
+    scratch = tempfile.mkdtemp(prefix="hopwell-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return _compile(plan, Path(scratch))
 
 
 def _compile(plan: Plan, directory: Path) -> Artifact:

@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, const_expr, cute
-from cutlass.cute.nvgpu import warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.utils import hopper_helpers
 
 from hopwell.hopper.fragments import ROWS, convert, issue, operand_view, store_fragment
@@ -46,7 +46,7 @@ class Operands:
         cls, plan: HopperForwardPlan, shared: SharedMemory, group: Int32, thread: Int32
     ) -> Operands:
         """Fragments of ``thread`` of MMA warpgroup ``group``."""
-        element, k_major = ELEMENTS[plan.dtype], warpgroup.OperandMajorMode.K
+        element, k_major = ELEMENTS[plan.dtype], OperandMajorMode.K
         from_shared = plan.p_source is PSource.SHARED
         source = warpgroup.OperandSource
         qk = hopper_helpers.make_trivial_tiled_mma(
@@ -56,7 +56,7 @@ class Operands:
             element,
             element,
             k_major,
-            warpgroup.OperandMajorMode.MN,
+            OperandMajorMode.MN,
             Float32,
             (1, 1, 1),
             (MMA_M, plan.head_dim_v),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import cutlass
 from cutlass import BFloat16, Float16, cute
 from cutlass.cute.nvgpu import warpgroup
-from cutlass.utils import LayoutEnum, hopper_helpers
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
 
 from hopwell.hopper.plan import MMA_M, HopperForwardPlan, MBarrier, OutputStorage
 from hopwell.hopper.ring import Ring

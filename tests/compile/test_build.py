@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.compile.helpers import TinyPlan, run_program
 
 from hopwell.compile import artifact as files
@@ -15,7 +16,7 @@ from hopwell.compile import build as builds
 from hopwell.compile import kernel as kernels
 from hopwell.compile import key as keys
 from hopwell.compile.build import build
-from hopwell.errors import CompileError, CompilerMissing
+from hopwell.errors import CompileDuringCapture, CompileError, CompilerMissing
 
 Manifests = dict[str, dict[str, Any]]
 
@@ -180,6 +181,28 @@ def test_memo_cache_and_compiler_in_this_order(
     assert (second.source, second.compile_seconds) == ("cache", 0.0)
     assert (second.key, second.artifact_hash) == (first.key, first.artifact_hash)
     assert second.symbol.startswith("kernel_")
+
+
+def test_nothing_is_loaded_or_called_first_during_a_capture(
+    cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_kernels", {})
+    kernel = kernels.load(TinyPlan())
+    launched: list[tuple[object, ...]] = []
+    monkeypatch.setattr(kernel, "_function", lambda *arguments: launched.append(arguments))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(CompileDuringCapture, match="compiled or loaded"):
+        kernels.load(TinyPlan(("other",)))
+    assert kernels.load(TinyPlan()) is kernel
+    with pytest.raises(CompileDuringCapture, match="loaded now"):
+        kernel(1, 2, 3, 4, 5, 1.0, 132)
+    assert launched == []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    kernel(1, 2, 3, 4, 5, 1.0, 132)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    kernel(6, 7, 8, 9, 10, 1.0, 132)
+    assert len(launched) == 2
 
 
 def test_a_cache_that_is_off_compiles_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,15 +159,17 @@ def test_no_keys_are_the_kernels_own_business(stand_in: Any) -> None:
 
 def test_gradients_raise_at_the_call(stand_in: Any) -> None:
     q, k = half(1, 8, 2, 64), half(1, 8, 2, 64)
-    attention(q, k, k)
+    # Prepared before, and with the flags of the op: a gradient must still be noticed.
+    attention(q, k, k, return_lse=True)
+    attention(q, k, k, return_lse=True, fallback="torch")
     q.requires_grad_()
     with pytest.raises(GradientUnsupported, match="requires grad"):
-        attention(q, k, k)
+        attention(q, k, k, return_lse=True)
     with pytest.raises(GradientUnsupported):
         torch.ops.hopwell.attention(q, k, k)
     with torch.no_grad():
         attention(q, k, k)
-    assert len(stand_in[PLAN].calls) == 2
+    assert len(stand_in[PLAN].calls) == 3
     with record_dispatch() as calls:
         attention(q, k, k, fallback="torch").sum().backward()
     assert q.grad is not None
@@ -193,36 +195,78 @@ def test_fallback_is_only_taken_when_allowed(stand_in: Any) -> None:
 # -- the memo of prepared calls --------------------------------------------------------------
 
 
-def test_alignment_is_checked_on_every_call(stand_in: Any) -> None:
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_alignment_is_checked_on_every_call(stand_in: Any, place: int) -> None:
     """A tensor of a known signature, but at an address that the copy engine cannot take."""
     storage = half(8 * 2 * 64 + 8)
-    good = half(1, 8, 2, 64)
-    for place in range(3):
-        tensors = [good] * 3
-        tensors[place] = storage[1:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
+    tensors = [half(1, 8, 2, 64) for _ in range(3)]
+    for offset, taken in ((0, True), (8, True), (4, False), (0, True), (1, False), (0, True)):
+        tensors[place] = storage[offset:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
         with record_dispatch() as calls:
             attention(*tensors, fallback="torch")
-        (refusal,) = calls[0].fallback or ()
-        assert refusal.predicate == f"{'qkv'[place]}_strides"
-    for offset, taken in ((0, True), (8, True), (4, False), (0, True), (1, False)):
-        q = storage[offset:].as_strided((1, 8, 2, 64), (1024, 128, 64, 1))
-        if taken:
-            attention(q, q, q)
-        else:
-            with pytest.raises(UnsupportedProblem, match="q_strides"):
-                attention(q, q, q)
-    assert len(stand_in[PLAN].calls) == 3
+        names = [row.predicate for row in calls[0].fallback or ()]
+        assert names == ([] if taken else [f"{'qkv'[place]}_strides"])
+    assert len(stand_in[PLAN].calls) == 4
 
 
-def test_a_layout_is_never_reused_for_another(stand_in: Any) -> None:
-    """Same shape, other strides, dtype or flag: each its own entry, each right."""
-    x = half(2, 24, 24, 64)
-    for q in (x, x.transpose(1, 2), x[:1].expand(2, 24, 24, 64), x.half()):
-        for options in ({}, {"causal": True}, {"scale": 0.3}):
-            out = attention(q, q, q, **options)
-            want, _ = reference.attention(q, q, q, **options)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_layout_is_never_reused_for_another(stand_in: Any, place: int) -> None:
+    """One tensor at a time in other strides; the shapes stay."""
+    storage = half(1 << 17)
+    shape = (2, 24, 1, 64)
+    layouts = [
+        ((1536, 64, 64, 1), True),
+        ((1536, 64, 3, 1), True),  # odd, of a dimension of size one
+        ((0, 64, 64, 1), True),
+        ((4096, 128, 64, 1), True),
+        ((1536, 68, 64, 1), False),
+        ((1540, 64, 64, 1), False),
+        ((1536, 64, 64, 1), True),
+    ]
+    tensors = [half(*shape) for _ in range(3)]
+    for strides, taken in layouts:
+        tensors[place] = storage.as_strided(shape, strides)
+        with record_dispatch() as calls:
+            out = attention(*tensors, fallback="torch")
+        assert calls[0].backend == ("hopper" if taken else "torch")
+        want, _ = reference.attention(*tensors)
+        torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
+    # What the kernel saw could be addressed, each time.
+    for call in stand_in[PLAN].calls:
+        assert not any(stride % 8 for stride in call[place][:3])
+
+
+def test_every_flag_is_part_of_the_signature(stand_in: Any) -> None:
+    q = half(1, 8, 2, 64)
+    variants: list[dict[str, Any]] = [
+        {},
+        {"causal": True},
+        {"scale": 0.3},
+        {"return_lse": True},
+        {"deterministic": True},
+        {"backend": "hopper"},
+        {"fallback": "torch"},
+        {"window": (2, 0), "fallback": "torch"},
+        {"window": (0, 2), "fallback": "torch"},
+        {"softcap": 2.0, "fallback": "torch"},
+        {"sink": torch.zeros(2), "fallback": "torch"},
+    ]
+    for _ in range(2):
+        for options in variants:
+            with record_dispatch() as calls:
+                result = attention(q, q, q, **options)
+            out = result[0] if isinstance(result, tuple) else result
+            names = ("causal", "scale", "window", "softcap", "sink")
+            asked = {name: options[name] for name in names if name in options}
+            want, _ = reference.attention(q, q, q, **asked)
             torch.testing.assert_close(out.double(), want, rtol=1e-2, atol=1e-2)
-    assert len(execution._prepared) == 12
+            problem = calls[0].problem
+            assert problem.return_lse == options.get("return_lse", False)
+            assert problem.deterministic == options.get("deterministic", False)
+    assert len(execution._prepared) == len(variants)
+    # Equal shapes of another dtype are another signature, too.
+    attention(q.half(), q.half(), q.half())
+    assert len(execution._prepared) == len(variants) + 1
 
 
 def test_the_memo_is_bounded(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,6 +300,9 @@ def test_what_watches_a_call_sees_it(stand_in: Any) -> None:
     assert isinstance(got, Tensor)
     want, _ = reference.attention(-q, q, q)
     torch.testing.assert_close(got.double(), want, rtol=1e-2, atol=1e-2)
+
+    batched = torch.func.vmap(lambda x: attention(x, q, q))(torch.stack([q, 2 * q]))
+    torch.testing.assert_close(batched[1], attention(2 * q, q, q))
 
     class Named(torch.Tensor):
         pass

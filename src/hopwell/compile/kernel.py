@@ -10,14 +10,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from hopwell.compile import cache as caches
 from hopwell.compile import key as keys
 from hopwell.compile import shipped
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.key import Plan
 from hopwell.errors import CompileDuringCapture, CompileError, LaunchError, UnsafeCache
+
+if TYPE_CHECKING:
+    from hopwell.compile.cache import Cache
 
 Source = Literal["wheel", "cache", "compiled"]
 
@@ -143,7 +145,10 @@ def _key(plan: Plan) -> str | None:
     return keys.compile_key(plan, compiler) if compiler is not None else None
 
 
-def _open_cache() -> caches.Cache | None:
+def _open_cache() -> Cache | None:
+    # Here, not at the top: the first call of a shipped kernel has no time for what it does not use.
+    from hopwell.compile import cache as caches
+
     directory = caches.directory()
     if directory is None:
         return None

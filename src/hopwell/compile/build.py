@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,14 @@ def _compile(plan: Plan, scratch: Path) -> tuple[Any, str]:
     console = io.StringIO()
     try:
         function, arguments = kernel.trace(plan)
-        # The DSL prints the assembler's remarks.
-        with contextlib.redirect_stderr(console), contextlib.redirect_stdout(console):
+        with (
+            # The DSL prints the assembler's remarks.
+            contextlib.redirect_stderr(console),
+            contextlib.redirect_stdout(console),
+            warnings.catch_warnings(),
+        ):
+            # What the DSL deprecates is no reason to fail in a process that is strict for itself.
+            warnings.simplefilter("ignore", DeprecationWarning)
             compiled = cute.compile(function, *arguments, options=options)
     except Exception as error:  # whatever the DSL raises: it has no common base class
         raise CompileError(

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from hopwell import dispatch
 from hopwell import torch_ops as torch_ops  # registers torch.ops.hopwell
-from hopwell.execution import prepared
+from hopwell.execution import Options, prepared
 from hopwell.problem import (
     Problem,
     Window,
@@ -131,15 +131,11 @@ def attention(
     left, right = (None, None) if window is None else check_window(window)
     right = 0 if causal else right  # never negative, so causal is the tighter bound
     scale, softcap = real("scale", scale), real("softcap", softcap)
+    options = Options(left, right, scale, softcap, return_lse, deterministic, backend, fallback)
     if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink):
-        call = prepared(
-            q, k, v, sink, left, right, scale, softcap, return_lse, deterministic, backend, fallback
-        )
-        out, lse = call(q, k, v, sink)
+        out, lse = prepared(q, k, v, sink, options)(q, k, v, sink)
     else:
-        out, lse = _through_op(
-            q, k, v, sink, left, right, scale, softcap, deterministic, backend, fallback
-        )
+        out, lse = _through_op(q, k, v, sink, options)
     return (out, lse) if return_lse else out
 
 
@@ -212,21 +208,11 @@ def _any_requires_grad(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> 
 
 
 def _through_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    left: int | None,
-    right: int | None,
-    scale: float | None,
-    softcap: float | None,
-    deterministic: bool,
-    backend: str,
-    fallback: str,
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options
 ) -> tuple[Tensor, Tensor]:
-    check_positive("scale", scale)
-    check_positive("softcap", softcap)
-    dispatch.check_backend(backend, fallback)
+    check_positive("scale", options.scale)
+    check_positive("softcap", options.softcap)
+    dispatch.check_backend(options.backend, options.fallback)
     if not torch.compiler.is_compiling():
         # While tracing, the op's fake implementation does this.
         check_tensors(q, k, v, sink)
@@ -236,12 +222,12 @@ def _through_op(
         k,
         v,
         sink,
-        window_left=left,
-        window_right=right,
-        scale=scale,
-        softcap=softcap,
-        deterministic=deterministic,
-        backend=backend,
-        fallback=fallback,
+        window_left=options.window_left,
+        window_right=options.window_right,
+        scale=options.scale,
+        softcap=options.softcap,
+        deterministic=options.deterministic,
+        backend=options.backend,
+        fallback=options.fallback,
     )
     return result

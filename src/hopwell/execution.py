@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,24 +20,25 @@ _prepared: dict[tuple[Any, ...], Call] = {}
 _PREPARED_LIMIT = 4096
 
 
-def prepared(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sink: Tensor | None,
-    left: int | None,
-    right: int | None,
-    scale: float | None,
-    softcap: float | None,
-    return_lse: bool,
-    deterministic: bool,
-    backend: str,
-    fallback: str,
-    needs_grad: bool = False,
-) -> Call:
-    """The call that these arguments ask for, checked and decided once per signature.
+class Options(NamedTuple):
+    """What a call asks for besides its tensors; the mask as window bounds, causal folded in.
 
-    Arguments are of exactly the annotated types: a key takes 1, 1.0 and True for equal.
+    Values are of exactly these types: in a key, 1, 1.0 and True would pass for each other.
+    """
+
+    window_left: int | None
+    window_right: int | None
+    scale: float | None
+    softcap: float | None
+    return_lse: bool
+    deterministic: bool
+    backend: str
+    fallback: str
+    needs_grad: bool = False
+
+
+def prepared(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options) -> Call:
+    """The call that these arguments ask for, checked and decided once per signature.
 
     Raises:
         InputError, InputTypeError, UnsupportedProblem, GradientUnsupported: as ``attention``.
@@ -61,15 +62,7 @@ def prepared(
             k.data_ptr() % TMA_ALIGNMENT,
             v.data_ptr() % TMA_ALIGNMENT,
             None if sink is None else (sink.shape, sink.dtype, sink.device, sink.layout),
-            left,
-            right,
-            scale,
-            softcap,
-            return_lse,
-            deterministic,
-            backend,
-            fallback,
-            needs_grad,
+            options,
         )
     except RuntimeError:  # a layout without strides or address: the checks below name it
         key = None
@@ -79,15 +72,16 @@ def prepared(
             q,
             k,
             v,
-            window=(left, right),
-            scale=scale,
-            softcap=softcap,
+            window=(options.window_left, options.window_right),
+            scale=options.scale,
+            softcap=options.softcap,
             sink=sink,
-            return_lse=return_lse,
-            deterministic=deterministic,
-            needs_grad=needs_grad,
+            return_lse=options.return_lse,
+            deterministic=options.deterministic,
+            needs_grad=options.needs_grad,
         )
-        call = Call(problem, dispatch.choose(problem, backend, fallback), q, k, v)
+        choice = dispatch.choose(problem, options.backend, options.fallback)
+        call = Call(problem, choice, q, k, v)
         if key is not None:
             if len(_prepared) >= _PREPARED_LIMIT:
                 _prepared.clear()

@@ -18,7 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from hopwell import cpu, dispatch
 from hopwell.errors import GradientUnsupported
-from hopwell.execution import prepared
+from hopwell.execution import Options, prepared
 from hopwell.masks import Mask
 from hopwell.problem import check_tensors
 
@@ -56,22 +56,18 @@ def _forward(
     fallback: str = "error",
     needs_grad: bool = False,
 ) -> _Two:
-    call = prepared(
-        q,
-        k,
-        v,
-        sink,
+    options = Options(
         window_left,
         window_right,
         scale,
         softcap,
-        True,
-        deterministic,
-        backend,
-        fallback,
-        needs_grad,
+        return_lse=True,
+        deterministic=deterministic,
+        backend=backend,
+        fallback=fallback,
+        needs_grad=needs_grad,
     )
-    return call(q, k, v, sink)
+    return prepared(q, k, v, sink, options)(q, k, v, sink)
 
 
 def _forward_fake(

@@ -26,6 +26,8 @@ import hopwell
 
 #: Layout of a manifest and of a cache entry; part of every hash.
 SCHEMA = 1
+#: What runtime.c exports and :mod:`hopwell.compile.kernel` calls; changes with either's structs.
+CALL_ABI = "hopwell_launch 1"
 #: The module whose ``trace(plan)`` gives a plan's kernel, by the plan's class.
 KERNEL_MODULES = {"HopperForwardPlan": "hopwell.hopper.forward"}
 #: Options of the DSL and its assembler. The assembler's remarks are how its warnings are seen.
@@ -183,8 +185,8 @@ def toolchain(arch: str) -> Toolchain | None:
 
 
 def host_abi() -> dict[str, str]:
-    """What the exported host code is built for."""
-    return {"system": platform.system(), "machine": platform.machine()}
+    """What the exported host code is built for, and how it is called."""
+    return {"system": platform.system(), "machine": platform.machine(), "call": CALL_ABI}
 
 
 # -- the two hashes ------------------------------------------------------------------------

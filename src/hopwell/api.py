@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from hopwell import dispatch
 from hopwell import torch_ops as torch_ops  # registers torch.ops.hopwell
-from hopwell.execution import Options, prepared
+from hopwell.execution import Options, run
 from hopwell.problem import (
     Problem,
     Window,
@@ -133,7 +133,7 @@ def attention(
     scale, softcap = real("scale", scale), real("softcap", softcap)
     options = Options(left, right, scale, softcap, return_lse, deterministic, backend, fallback)
     if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink):
-        out, lse = prepared(q, k, v, sink, options)(q, k, v, sink)
+        out, lse = run(q, k, v, sink, options)
     else:
         out, lse = _through_op(q, k, v, sink, options)
     return (out, lse) if return_lse else out

@@ -18,7 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from hopwell import cpu, dispatch
 from hopwell.errors import GradientUnsupported
-from hopwell.execution import Options, prepared
+from hopwell.execution import Options, run
 from hopwell.masks import Mask
 from hopwell.problem import check_tensors
 
@@ -67,7 +67,7 @@ def _forward(
         fallback=fallback,
         needs_grad=needs_grad,
     )
-    return prepared(q, k, v, sink, options)(q, k, v, sink)
+    return run(q, k, v, sink, options)
 
 
 def _forward_fake(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hopwell import cpu, dispatch
 from hopwell.hopper import launch as hopper_launch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # Bound once: each is asked on every call.
 _empty_like = torch.empty_like
+_function_modes = torch._C._len_torch_function_stack
 _recording = dispatch.recording
 _current_device: Callable[[], int] = getattr(
     torch._C, "_cuda_getDevice", torch.cuda.current_device
@@ -29,6 +31,9 @@ _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
 #: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
 _prepared: dict[tuple[Any, ...], Call] = {}
 _PREPARED_LIMIT = 4096
+
+#: The last plain kernel call by its options, for :func:`repeat`.
+_last: dict[Options, Call] = {}
 
 
 class Options(NamedTuple):
@@ -48,12 +53,69 @@ class Options(NamedTuple):
     needs_grad: bool = False
 
 
+def repeat(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor] | None:
+    """The last call with these options once more; None where anything else has changed.
+
+    The tensors and what PyTorch would do with them (modes, transforms, tracing, gradients) are
+    compared in one step, with the guard of ``torch.compile``: that is what this is for.
+    """
+    call = _last.get(options)
+    if call is None or not call.holds(q, k, v):
+        return None
+    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    device = call.device
+    if (
+        (at_q | at_k | at_v) % TMA_ALIGNMENT
+        or (device is not None and device != _current_device())
+        # These two are no business of the dispatcher, so the guard does not see them.
+        or _function_modes()
+        or forward_ad._current_level >= 0
+        or _recording() is not None
+    ):
+        return None
+    out = _empty_like(call.out)
+    lse = _empty_like(call.lse) if call.wants_lse else call.lse
+    call.bound(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr())
+    return out, lse
+
+
+def _remember(call: Call, options: Options, *tensors: Tensor) -> None:
+    """Let :func:`repeat` do it from the next time on."""
+    if any(x.requires_grad for x in tensors):
+        return  # the guard does not know whether gradients were enabled
+    if call.holds is None or not call.holds(*tensors):
+        call.holds = _guard(*tensors)
+    if call.holds is not None:
+        if len(_last) >= _PREPARED_LIMIT:
+            _last.clear()
+        _last[options] = call
+
+
+def _guard(*tensors: Tensor) -> Callable[..., bool] | None:
+    """What tells whether other tensors, here and now, are like these; None if PyTorch lacks it."""
+    try:
+        from torch._C._dynamo import guards
+
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        make: Any = guards.TensorGuards
+        made = make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        check: Callable[..., bool] = made.check
+        return check
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
 def run(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    options: Options,
+    plain: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Compute what these arguments ask for, checked and decided once per signature.
 
-    Returns out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q). A
+    ``plain`` says that nothing watches or transforms the call. Returns out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q). A
     kernel leaves lse empty, (0, 0, 0), where the options do not ask for it.
 
     Raises:
@@ -98,6 +160,8 @@ def run(
     out = _empty_like(call.out)
     lse = _empty_like(call.lse) if call.wants_lse else call.lse
     bound(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr())
+    if plain and sink is None:
+        _remember(call, options, q, k, v)
     return out, lse
 
 
@@ -120,6 +184,7 @@ class Call:
         "bound",
         "choice",
         "device",
+        "holds",
         "lse",
         "out",
         "problem",
@@ -133,6 +198,7 @@ class Call:
         self.choice = choice
         self.wants_lse = problem.return_lse
         self.bound: Bound | None = None
+        self.holds: Callable[..., bool] | None = None
         self.device: int | None = None
         self._launch: hopper_launch.Launch | None = None
         self._kernel: Any = None

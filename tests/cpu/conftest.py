@@ -84,4 +84,5 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[HopperForwardPlan, StandIn
     monkeypatch.setattr(launch, "_resident", {})
     monkeypatch.setattr(dispatch, "SUPPORT", {"hopper": rows})
     monkeypatch.setattr(execution, "_prepared", {})
+    monkeypatch.setattr(execution, "_last", {})
     return kernels

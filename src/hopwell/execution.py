@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _empty_like = torch.empty_like
 _function_modes = torch._C._len_torch_function_stack
 _recording = dispatch.recording
-_current_device: Callable[[], int] = getattr(
-    torch._C, "_cuda_getDevice", torch.cuda.current_device
-)
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 #: How a kernel came into the process, in the words of a dispatch record.
 _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
@@ -32,8 +30,9 @@ _CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
 _prepared: dict[tuple[Any, ...], Call] = {}
 _PREPARED_LIMIT = 4096
 
-#: The last plain kernel call by its options, for :func:`repeat`.
-_last: dict[Options, Call] = {}
+#: The last plain kernel call by its options, for :func:`repeat`: what its tensors have to be like,
+#: its kernel, and itself.
+_last: dict[Options, tuple[Callable[..., bool], Bound, Call]] = {}
 
 
 class Options(NamedTuple):
@@ -59,8 +58,11 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
     The tensors and what PyTorch would do with them (modes, transforms, tracing, gradients) are
     compared in one step, with the guard of ``torch.compile``: that is what this is for.
     """
-    call = _last.get(options)
-    if call is None or not call.holds(q, k, v):
+    last = _last.get(options)
+    if last is None:
+        return None
+    holds, bound, call = last
+    if not holds(q, k, v):
         return None
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     device = call.device
@@ -75,11 +77,11 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
         return None
     out = _empty_like(call.out)
     lse = _empty_like(call.lse) if call.wants_lse else call.lse
-    call.bound(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr())
+    bound(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr())
     return out, lse
 
 
-def _remember(call: Call, options: Options, *tensors: Tensor) -> None:
+def _remember(call: Call, bound: Bound, options: Options, *tensors: Tensor) -> None:
     """Let :func:`repeat` do it from the next time on."""
     if any(x.requires_grad for x in tensors):
         return  # the guard does not know whether gradients were enabled
@@ -88,7 +90,7 @@ def _remember(call: Call, options: Options, *tensors: Tensor) -> None:
     if call.holds is not None:
         if len(_last) >= _PREPARED_LIMIT:
             _last.clear()
-        _last[options] = call
+        _last[options] = call.holds, bound, call
 
 
 def _guard(*tensors: Tensor) -> Callable[..., bool] | None:
@@ -115,8 +117,9 @@ def run(
 ) -> tuple[Tensor, Tensor]:
     """Compute what these arguments ask for, checked and decided once per signature.
 
-    ``plain`` says that nothing watches or transforms the call. Returns out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q). A
-    kernel leaves lse empty, (0, 0, 0), where the options do not ask for it.
+    ``plain`` says that nothing watches or transforms the call. Returns out (batch, seqlen_q,
+    heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q). A kernel leaves lse empty, (0, 0, 0),
+    where the options do not ask for it.
 
     Raises:
         InputError, InputTypeError, UnsupportedProblem, GradientUnsupported: as ``attention``.
@@ -161,7 +164,7 @@ def run(
     lse = _empty_like(call.lse) if call.wants_lse else call.lse
     bound(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr())
     if plain and sink is None:
-        _remember(call, options, q, k, v)
+        _remember(call, bound, options, q, k, v)
     return out, lse
 
 
@@ -213,9 +216,7 @@ class Call:
             self.lse = _outline(q.new_empty(extents, dtype=torch.float32))
 
     @classmethod
-    def of(
-        cls, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options
-    ) -> Call:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options) -> Call:
         """Check the arguments, choose who computes."""
         asked = Options(*options)
         problem = Problem.from_tensors(

@@ -54,8 +54,8 @@ class StandIn:
         tensors = [(x.shape, x.stride(), x.dtype) for x in (q, k, v, o, lse)]
 
         def bound(*addresses: int) -> None:
-            seen = [_at(a, *like) for a, like in zip(addresses, tensors, strict=True)]
-            self(*seen, scale, num_sms)
+            q, k, v, o, lse = (_at(a, *like) for a, like in zip(addresses, tensors, strict=True))
+            self(q, k, v, o, lse, scale, num_sms)
 
         return bound
 

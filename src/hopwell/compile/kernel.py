@@ -89,9 +89,7 @@ class Kernel:
         """Name of the kernel in PTX, cubin and profiles."""
         return self.artifact.manifest.kernel_symbol
 
-    def bind(
-        self, q: Any, k: Any, v: Any, o: Any, lse: Any, scale: float, num_sms: int
-    ) -> Bound:
+    def bind(self, q: Any, k: Any, v: Any, o: Any, lse: Any, scale: float, num_sms: int) -> Bound:
         """The call for tensors of these shapes, strides, dtypes and device, whatever they hold.
 
         What it returns takes the addresses (``data_ptr()``) of q, k, v, o and lse. Nobody checks

@@ -17,10 +17,9 @@ import importlib.util
 import json
 import platform
 import re
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import hopwell
 
@@ -44,8 +43,8 @@ LINK_OPTIONS = (
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 
 _PACKAGE = Path(hopwell.__file__).parent
-_FROM = re.compile(r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)", re.MULTILINE)
-_IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
+_FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)")
+_IMPORT = re.compile(r"import[ \t]+([\w.]+)")
 
 
 class Plan(Protocol):
@@ -60,8 +59,7 @@ class Plan(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class Toolchain:
+class Toolchain(NamedTuple):
     """The compiler. ``libs`` has the assembler; the manifest also records that one's version."""
 
     dsl: str
@@ -70,7 +68,7 @@ class Toolchain:
     options: str
 
     def to_json(self) -> dict[str, str]:
-        return asdict(self)
+        return self._asdict()
 
 
 def sha256(data: bytes) -> str:
@@ -108,7 +106,7 @@ def _module_file(module: str) -> Path | None:
 def _imports(text: str, package: str) -> set[str]:
     """Modules of ``package`` and of Hopwell that a source file may import, anywhere in it.
 
-    A name in a docstring counts too, which can only make the closure larger.
+    A name in a text counts too, which can only make the closure larger.
     """
     found = set(_IMPORT.findall(text))
     for module, names in _FROM.findall(text):

@@ -63,9 +63,7 @@ class Launch(NamedTuple):
             v_strides=addressable_strides(v),
         )
 
-    def bind(
-        self, kernel: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-    ) -> Bound:
+    def bind(self, kernel: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Bound:
         """What enqueues ``kernel`` for tensors like these, on the current stream of their device.
 
         That device must be current. The call takes the addresses of q, k, v, out and lse.

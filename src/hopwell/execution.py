@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hopwell import cpu, dispatch
+from hopwell import dispatch
 from hopwell.hopper import launch as hopper_launch
 from hopwell.problem import TMA_ALIGNMENT, Problem
 
@@ -284,6 +284,8 @@ class Call:
     def _without_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        from hopwell import cpu  # here: a GPU call has no time for it
+
         p = self.problem
         result = cpu.forward(q, k, v, cpu.Terms(p.scale, p.mask, p.softcap, sink))
         if dispatch.recording():

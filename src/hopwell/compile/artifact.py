@@ -131,15 +131,16 @@ def write(directory: Path, manifest: Manifest, ptx: str, cubin: bytes) -> Artifa
 
 # -- hashes --------------------------------------------------------------------------------
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LINE_INFO = re.compile(r"^\s*\.(?:loc|file)\b[^\n]*$", re.MULTILINE)
-_DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug[^{]*\{[^}]*\}", re.MULTILINE)
+# Texts, not compiled: a process that only runs kernels never needs them.
+_COMMENT = r"(?s://[^\n]*|/\*.*?\*/)"
+_LINE_INFO = r"(?m:^\s*\.(?:loc|file)\b[^\n]*$)"
+_DEBUG_SECTION = r"(?m:^\s*\.section\s+\.debug[^{]*\{[^}]*\})"
 
 
 def ptx_hash(ptx: str) -> str:
     """sha256 of PTX without comments, line information, debug sections and blank space at ends."""
     for pattern in (_COMMENT, _LINE_INFO, _DEBUG_SECTION):
-        ptx = pattern.sub("", ptx)
+        ptx = re.sub(pattern, "", ptx)
     lines = (line.strip() for line in ptx.splitlines())
     return sha256("\n".join(line for line in lines if line).encode())
 

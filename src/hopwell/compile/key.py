@@ -10,13 +10,15 @@ Python's and PyTorch's versions are in neither: the exported code calls neither.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -42,7 +44,7 @@ LINK_OPTIONS = (
 )
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 
-_PACKAGE = Path(hopwell.__file__).parent
+_PACKAGE = os.path.dirname(hopwell.__file__)
 _FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)")
 _IMPORT = re.compile(r"import[ \t]+([\w.]+)")
 
@@ -87,20 +89,20 @@ def kernel_module(plan: Plan) -> str:
 # -- sources -------------------------------------------------------------------------------
 
 
-def _module_file(module: str) -> Path | None:
+def _module_file(module: str) -> str | None:
     """A module's file, found without importing it when it is Hopwell's own."""
     root, _, rest = module.partition(".")
     if root == "hopwell":
-        base = _PACKAGE.joinpath(*rest.split(".")) if rest else _PACKAGE
-        for candidate in (base / "__init__.py", base.with_suffix(".py")):
-            if candidate.is_file():
+        base = os.path.join(_PACKAGE, *rest.split("."))
+        for candidate in (f"{base}.py", os.path.join(base, "__init__.py")):
+            if os.path.isfile(candidate):
                 return candidate
         return None
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # a name inside a module, not a module
         return None
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    return spec.origin if spec is not None else None
 
 
 def _imports(text: str, package: str) -> set[str]:
@@ -127,15 +129,16 @@ def sources(module: str) -> dict[str, str]:
     where something is imported from them by name.
     """
     package = module.split(".")[0]
-    pending, seen = [module], {}
+    pending, tried, seen = [module], {"hopwell"}, {}
     while pending:
         name = pending.pop()
-        file = None if name in seen or name == "hopwell" else _module_file(name)
-        if file is None:
+        if name in tried:
             continue
-        data = file.read_bytes()
-        seen[name] = sha256(data)
-        pending.extend(_imports(data.decode(), package))
+        tried.add(name)
+        if (file := _module_file(name)) is not None:
+            data = Path(file).read_bytes()
+            seen[name] = sha256(data)
+            pending.extend(_imports(data.decode(), package))
     seen["hopwell/compile/build.py"] = sha256(RUNTIME_SOURCE.with_name("build.py").read_bytes())
     seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
     return dict(sorted(seen.items()))
@@ -144,11 +147,24 @@ def sources(module: str) -> dict[str, str]:
 # -- toolchain and host --------------------------------------------------------------------
 
 
+@cache
+def _installed() -> dict[str, str]:
+    """Versions of the installed distributions, by normalised name (PyPA, recording installs).
+
+    From the names of their metadata directories: to read those costs a first call milliseconds.
+    """
+    found: dict[str, str] = {}
+    for place in sys.path:
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(place or "."):
+                if entry.endswith(".dist-info"):
+                    name, _, version = entry.removesuffix(".dist-info").partition("-")
+                    found.setdefault(name.lower(), version)
+    return found
+
+
 def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return _installed().get(distribution.replace("-", "_"))
 
 
 def _driver_major() -> int | None:

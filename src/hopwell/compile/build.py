@@ -268,7 +268,7 @@ def _assembler(cubin: bytes) -> dict[str, str]:
 
 
 def _dependencies() -> dict[str, str]:
-    """Versions of what the kernel was built with and needs to run."""
+    """Versions of what the kernel was built with; to run, it needs none of them."""
     names = ("apache-tvm-ffi", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base")
     found = {}
     for name in names:

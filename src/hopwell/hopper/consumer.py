@@ -226,6 +226,31 @@ class MmaWarpgroup:
         warpgroup.wait_group(0)
         rings.v.release(ordinal)
 
+    # -- blocks that only other warpgroups need --------------------------------------------
+
+    @cute.jit
+    def pass_over(self, ordinal: Int32, skipped: Int32, own: Int32) -> None:
+        """Let the tile's rightmost ``skipped`` blocks go by: none of this group's rows sees them.
+
+        Their payloads are waited for and released as if read, and their turns taken and passed, so
+        that every group makes the same number of scheduler calls per tile whatever it computes
+        (spec 0x04, "Persistent Work And Sparse Branches"). ``own`` blocks remain.
+        """
+        rings = self.rings
+        # Turns of a tile with n blocks: n - 1 overlapped, n + 1 serial; with none, none at all.
+        turns = skipped
+        if own == 0 and skipped > 0:
+            turns = skipped - 1 if const_expr(self.plan.overlap) else skipped + 1
+        for j in cutlass.range(skipped, unroll=1):
+            rings.k.wait_full(ordinal + j)
+            rings.k.release(ordinal + j)
+            if j < turns:
+                self.take_and_pass_turn()
+            rings.v.wait_full(ordinal + j)
+            rings.v.release(ordinal + j)
+        if skipped < turns:
+            self.take_and_pass_turn()
+
     # -- steps that both share -------------------------------------------------------------
 
     def new_scores(self) -> cute.Tensor:
@@ -266,6 +291,12 @@ class MmaWarpgroup:
         """Deposit the ring's one credit. Once per CTA, not per tile: it outlives the tiles."""
         if self.group == 0:
             self.arrive_turn(Int32(0))
+
+    def take_and_pass_turn(self) -> None:
+        """A turn in which nothing is issued."""
+        if self.plan.ping_pong:
+            self.wait_turn()
+            self.pass_turn()
 
     def wait_turn(self) -> None:
         """Wait until this warpgroup may issue its products."""

@@ -97,7 +97,7 @@ class Producer:
         tile = schedule.tile(wave)
         while tile < schedule.total:
             block, head, batch = schedule.coordinates(tile)
-            blocks = self.visibility.blocks(block * plan.tile_m)
+            blocks = self.visibility.blocks(block * plan.tile_m, plan.tile_m)
             tQsQ, tQgQ = self.copy_q.partition(sQ, (MMA_M, plan.head_dim), head, batch)
             keys = Stream.of(
                 self.copy_k, rings.k, sK, (plan.tile_n, plan.head_dim), head // share, batch

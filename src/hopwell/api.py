@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from hopwell import dispatch
 from hopwell import torch_ops as torch_ops  # registers torch.ops.hopwell
-from hopwell.execution import Options, prepared
+from hopwell.execution import Options, repeat, run
 from hopwell.problem import (
     Problem,
     Window,
@@ -28,6 +28,8 @@ _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
+_is_compiling = torch.compiler.is_compiling
+_new = tuple.__new__
 
 
 @overload
@@ -130,10 +132,22 @@ def attention(
         dispatch.check_backend(backend, fallback)
     left, right = (None, None) if window is None else check_window(window)
     right = 0 if causal else right  # never negative, so causal is the tighter bound
-    scale, softcap = real("scale", scale), real("softcap", softcap)
-    options = Options(left, right, scale, softcap, return_lse, deterministic, backend, fallback)
-    if not torch.compiler.is_compiling() and _is_plain(q, k, v, sink):
-        out, lse = prepared(q, k, v, sink, options)(q, k, v, sink)
+    if not (scale is softcap is None):
+        scale, softcap = real("scale", scale), real("softcap", softcap)
+    # What NamedTuple's own constructor does, in half the time.
+    options = _new(
+        Options,
+        (left, right, scale, softcap, return_lse, deterministic, backend, fallback, False),
+    )
+    if not _is_compiling():
+        repeated = repeat(q, k, v, options) if sink is None else None
+        if repeated is not None:
+            return repeated if return_lse else repeated[0]
+        plain = _is_plain(q, k, v, sink)
+    else:
+        plain = False
+    if plain:
+        out, lse = run(q, k, v, sink, options, plain=True)
     else:
         out, lse = _through_op(q, k, v, sink, options)
     return (out, lse) if return_lse else out

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopwell.errors import (
     GradientUnsupported,
@@ -29,8 +28,7 @@ FALLBACKS = ("error", "torch")
 _INDEX_LIMIT = 1 << 31
 
 
-@dataclass(frozen=True)
-class Predicate:
+class Predicate(NamedTuple):
     """One row of the support table: ``holds`` decides, the rest says what and why."""
 
     name: str
@@ -133,8 +131,7 @@ BACKENDS = ("auto", *SUPPORT)
 Refusals = Mapping[str, tuple[Refusal, ...]]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """Who computes: a backend of :data:`SUPPORT`, or ``"torch"`` for an allowed fallback.
 
     ``plan`` is the kernel's plan (None when PyTorch computes); ``fallback`` holds what every
@@ -206,8 +203,7 @@ def gradient_unsupported() -> GradientUnsupported:
     )
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What would run, and what every other asked backend refuses. ``str()`` is for people."""
 
     problem: Problem
@@ -240,7 +236,7 @@ class Explanation:
             "plan": plan.to_json() if plan else None,
             "plan_name": plan.name if plan else None,
             "refusals": {
-                name: [asdict(row) for row in rows] for name, rows in self.refusals.items()
+                name: [row._asdict() for row in rows] for name, rows in self.refusals.items()
             },
         }
 
@@ -258,8 +254,7 @@ def explain(problem: Problem, backend: str = "auto", fallback: str = "error") ->
 # -- what really ran -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DispatchRecord:
+class DispatchRecord(NamedTuple):
     """One executed call. Through the custom op, which always gives both, ``return_lse`` is true.
 
     ``compile_key``, ``artifact_hash`` and ``kernel_symbol`` are None when no kernel was launched
@@ -284,7 +279,9 @@ class DispatchRecord:
     def to_json(self) -> dict[str, Any]:
         """JSON-ready, the plan by name and in full."""
         return {
-            **asdict(self),
+            **self._asdict(),
+            "problem": self.problem.to_json(),
+            "fallback": self.fallback and [row._asdict() for row in self.fallback],
             "plan": self.plan.to_json() if self.plan else None,
             "plan_name": self.plan_name,
         }

@@ -6,7 +6,7 @@ A caller catches :class:`HopwellError`, or the built-in that each class also der
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class HopwellError(Exception):
@@ -67,8 +67,7 @@ class GradientUnsupported(HopwellError, NotImplementedError):
     """A gradient was asked for through a backend that has no backward."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """One named predicate of the support table that a problem does not satisfy."""
 
     predicate: str

@@ -6,11 +6,10 @@ Query ``i`` of ``seqlen_q`` stands at key position ``i + seqlen_k - seqlen_q`` a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(NamedTuple):
     """``left`` and ``right`` in tokens, inclusive, or None. Causal is ``right == 0``."""
 
     left: int | None = None

@@ -80,7 +80,7 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(self)
+        return {**asdict(self), "mask": self.mask._asdict()}
 
     @classmethod
     def from_tensors(

@@ -1,35 +1,25 @@
-"""Tensors that say they live on a GPU, and a recording CUDA runtime, for launches without one."""
+"""Tensors that say they live on a GPU, for launches without one."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
-import tvm_ffi
 
 
-class _Managed(ctypes.Structure):
-    """The head of DLPack's DLManagedTensor."""
+class OnGpu:
+    """The metadata and the address of a tensor, called device memory. Nothing may touch it."""
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-    )
+    def __init__(self, tensor: torch.Tensor, device: int = 0) -> None:
+        self.tensor = tensor
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+        self.device = torch.device("cuda", device)
 
+    def stride(self) -> tuple[int, ...]:
+        return self.tensor.stride()
 
-CUDA = 2
-
-
-def on_gpu(tensor: torch.Tensor, device: int = 0) -> Any:
-    """The same memory, called device memory. Nothing may touch it: only a launch is recorded."""
-    capsule = tensor.__dlpack__()
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    managed = _Managed.from_address(pointer(capsule, b"dltensor"))
-    managed.device_type, managed.device_id = CUDA, device
-    return tvm_ffi.from_dlpack(capsule)
+    def data_ptr(self) -> int:
+        return self.tensor.data_ptr()
 
 
 def arguments(
@@ -37,5 +27,5 @@ def arguments(
 ) -> tuple[Any, ...]:
     """q, k, v, o, lse, scale and num_sms of one small problem."""
     shape = (1, rows, heads, dim)
-    qkvo = [on_gpu(torch.zeros(shape, dtype=torch.bfloat16), device) for _ in range(4)]
-    return (*qkvo, on_gpu(torch.zeros(1, heads, rows), device), 0.125, 132)
+    qkvo = [OnGpu(torch.zeros(shape, dtype=torch.bfloat16), device) for _ in range(4)]
+    return (*qkvo, OnGpu(torch.zeros(1, heads, rows), device), 0.125, 132)

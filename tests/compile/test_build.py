@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.compile.cuda_tensors import arguments
 from tests.compile.helpers import TinyPlan, run_program
 
 from hopwell.compile import artifact as files
@@ -190,21 +191,32 @@ def test_nothing_is_loaded_or_called_first_during_a_capture(
 ) -> None:
     monkeypatch.setattr(kernels, "_kernels", {})
     kernel = kernels.load(TinyPlan())
-    launched: list[tuple[object, ...]] = []
-    monkeypatch.setattr(kernel, "_function", lambda *arguments: launched.append(arguments))
+    launched: list[bool] = []
+    loaded = False
+
+    def launch(description: bytes, call: bytes) -> int:
+        nonlocal loaded
+        load = bool(call[-8])
+        if not loaded and not load:
+            return 2
+        loaded = True
+        launched.append(load)
+        return 0
+
+    monkeypatch.setattr(kernel, "_launch", launch)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(CompileDuringCapture, match="compiled or loaded"):
         kernels.load(TinyPlan(("other",)))
     assert kernels.load(TinyPlan()) is kernel
     with pytest.raises(CompileDuringCapture, match="loaded now"):
-        kernel(1, 2, 3, 4, 5, 1.0, 132)
+        kernel(*arguments())
     assert launched == []
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    kernel(1, 2, 3, 4, 5, 1.0, 132)
+    kernel(*arguments())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    kernel(6, 7, 8, 9, 10, 1.0, 132)
-    assert len(launched) == 2
+    kernel(*arguments())
+    assert launched == [True, False]
 
 
 def test_a_cache_that_is_off_compiles_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import venv
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,9 +95,9 @@ def test_equal_contents_make_equal_wheels(
 def test_kernels_of_other_sources_are_refused(pure: Path, artifacts: list[Artifact]) -> None:
     stale = dict(artifacts[0].manifest.sources)
     stale["hopwell.hopper.plan"] = "0" * 64
-    manifest = replace(artifacts[0].manifest, sources=stale)
+    manifest = artifacts[0].manifest._replace(sources=stale)
     with pytest.raises(ValueError, match=r"hopwell\.hopper\.plan in the wheel"):
-        wheel.add_kernels(pure, [replace(artifacts[0], manifest=manifest)])
+        wheel.add_kernels(pure, [artifacts[0]._replace(manifest=manifest)])
 
 
 def test_the_tag_follows_what_the_libraries_need() -> None:

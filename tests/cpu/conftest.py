@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +27,13 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def _raw(x: Tensor) -> Tensor:
-    """What lies in memory, as a kernel reads it: without PyTorch's lazy negation."""
-    bare = torch.empty(0, dtype=x.dtype)
-    return bare.set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+def _at(address: int, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """What lies in memory, as a kernel reads and writes it: nothing but an address is known."""
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    elements = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    memory = (ctypes.c_char * (elements * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides)
 
 
 @dataclass
@@ -43,11 +48,21 @@ class StandIn:
     compile_seconds: float = 1.5
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
+    def bind(
+        self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, num_sms: int
+    ) -> Callable[[int, int, int, int, int], None]:
+        tensors = [(x.shape, x.stride(), x.dtype) for x in (q, k, v, o, lse)]
+
+        def bound(*addresses: int) -> None:
+            q, k, v, o, lse = (_at(a, *like) for a, like in zip(addresses, tensors, strict=True))
+            self(q, k, v, o, lse, scale, num_sms)
+
+        return bound
+
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, scale: float, num_sms: int
     ) -> None:
         self.calls.append((q.stride(), k.stride(), v.stride(), scale, num_sms))
-        q, k, v = _raw(q), _raw(k), _raw(v)
         mask = Mask(None, 0 if self.plan.causal else None).canonical(q.shape[1], k.shape[1])
         out, natural = cpu.forward(q, k, v, cpu.Terms(scale, mask, None, None))
         o.copy_(out)
@@ -69,4 +84,5 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> dict[HopperForwardPlan, StandIn
     monkeypatch.setattr(launch, "_resident", {})
     monkeypatch.setattr(dispatch, "SUPPORT", {"hopper": rows})
     monkeypatch.setattr(execution, "_prepared", {})
+    monkeypatch.setattr(execution, "_last", {})
     return kernels

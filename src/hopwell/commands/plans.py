@@ -67,7 +67,7 @@ def detail(name: str) -> Report:
         "named_barriers": {
             barrier.name.lower(): threads for barrier, threads in plan.named_barriers.items()
         },
-        "shared_memory": [asdict(region) for region in plan.shared_memory],
+        "shared_memory": [region._asdict() for region in plan.shared_memory],
         "registers": {
             "launch": plan.launch_registers,
             "producer": plan.producer_registers,

@@ -12,9 +12,8 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopwell.compile.key import SCHEMA, sha256
 
@@ -28,8 +27,7 @@ class CorruptArtifact(Exception):
     """An artifact directory is incomplete or is not what its manifest says. Internal: a miss."""
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What an artifact holds and where it comes from. Hashes are sha256, times are seconds."""
 
     schema: int
@@ -63,19 +61,17 @@ class Manifest:
         return self.ptx_sha256
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_json(cls, data: Any) -> Manifest:
         """Raises :class:`CorruptArtifact` on anything but this schema's exact fields."""
-        known = {f.name for f in fields(cls)}
-        if not isinstance(data, dict) or set(data) != known or data["schema"] != SCHEMA:
+        if not isinstance(data, dict) or set(data) != set(cls._fields) or data["schema"] != SCHEMA:
             raise CorruptArtifact(f"not a manifest of schema {SCHEMA}")
         return cls(**data)
 
 
-@dataclass(frozen=True)
-class Artifact:
+class Artifact(NamedTuple):
     """A directory whose manifest was read and whose library was verified."""
 
     directory: Path
@@ -135,15 +131,16 @@ def write(directory: Path, manifest: Manifest, ptx: str, cubin: bytes) -> Artifa
 
 # -- hashes --------------------------------------------------------------------------------
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LINE_INFO = re.compile(r"^\s*\.(?:loc|file)\b[^\n]*$", re.MULTILINE)
-_DEBUG_SECTION = re.compile(r"^\s*\.section\s+\.debug[^{]*\{[^}]*\}", re.MULTILINE)
+# Texts, not compiled: a process that only runs kernels never needs them.
+_COMMENT = r"(?s://[^\n]*|/\*.*?\*/)"
+_LINE_INFO = r"(?m:^\s*\.(?:loc|file)\b[^\n]*$)"
+_DEBUG_SECTION = r"(?m:^\s*\.section\s+\.debug[^{]*\{[^}]*\})"
 
 
 def ptx_hash(ptx: str) -> str:
     """sha256 of PTX without comments, line information, debug sections and blank space at ends."""
     for pattern in (_COMMENT, _LINE_INFO, _DEBUG_SECTION):
-        ptx = pattern.sub("", ptx)
+        ptx = re.sub(pattern, "", ptx)
     lines = (line.strip() for line in ptx.splitlines())
     return sha256("\n".join(line for line in lines if line).encode())
 

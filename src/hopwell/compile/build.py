@@ -74,7 +74,7 @@ def build(plan: Plan, directory: Path) -> Artifact:
         symbol = _export_symbol(plan)
         object_file = Path(scratch) / "kernel.o"
         compiled.export_to_c(object_file_path=str(object_file), function_name=symbol)
-        linker = _link(object_file, directory / files.LIBRARY)
+        linker = _link(object_file, directory / files.LIBRARY, symbol)
         launched = _launched_shared_bytes(str(compiled.ir_module))
     _check_variant(compiler)
     manifest = Manifest(
@@ -215,7 +215,7 @@ def _entry(ptx: str) -> str:
     return str(entries[0])
 
 
-def _link(object_file: Path, library: Path) -> str:
+def _link(object_file: Path, library: Path, symbol: str) -> str:
     """Links the exported object with our runtime. Returns the linker's version."""
     linker = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     if linker is None:
@@ -226,7 +226,8 @@ def _link(object_file: Path, library: Path) -> str:
             consequence="The exported kernel cannot be linked.",
         )
     command = [linker, *keys.LINK_OPTIONS, "-o", str(library), str(object_file)]
-    command += [str(keys.RUNTIME_SOURCE), "-ldl", "-lpthread"]
+    command += [f"-DHOPWELL_ENTRY=__tvm_ffi_{symbol}", str(keys.RUNTIME_SOURCE)]
+    command += ["-ldl", "-lpthread"]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=_LINK_TIMEOUT_SECONDS
     )

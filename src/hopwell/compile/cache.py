@@ -17,8 +17,8 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hopwell.compile import artifact as files
 from hopwell.compile.artifact import Artifact, CorruptArtifact
@@ -82,8 +82,7 @@ def _is_private(path: Path, kind: Callable[[int], bool]) -> bool:
 # -- the cache -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One artifact on disk. ``artifact`` is None when it is corrupt or foreign."""
 
     directory: Path

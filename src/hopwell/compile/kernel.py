@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import shutil
+import struct
 import sys
 import tempfile
 import threading
@@ -20,6 +22,8 @@ from hopwell.errors import (
     CompileDuringCapture,
     CompileError,
     HopwellError,
+    InputError,
+    InputTypeError,
     LaunchError,
     UnsafeCache,
 )
@@ -30,8 +34,24 @@ if TYPE_CHECKING:
 Source = Literal["wheel", "cache", "compiled"]
 
 
-class _CudaFailure(RuntimeError):
-    """What the linked runtime (runtime.c) raises; :class:`LaunchError` is made from it."""
+#: Launches with everything but the addresses of q, k, v, o and lse settled.
+Bound = Callable[[int, int, int, int, int], None]
+
+# What crosses into runtime.c: per tensor device type, device, dtype (two), rank, shape, strides;
+# then scale and num_sms. And what each call adds: five addresses, the stream, whether to load.
+_RANK = 4
+_DESCRIPTION = struct.Struct(f"{5 * (5 + 2 * _RANK)}qdq")
+_pack_call = struct.Struct("7Q").pack
+# DLPack's numbers (dlpack.h): the kind and bits of a dtype, the type of a device.
+_DTYPES = {
+    "torch.float16": (2, 16),
+    "torch.bfloat16": (4, 16),
+    "torch.float32": (2, 32),
+    "torch.float64": (2, 64),
+}
+_DEVICES = {"cpu": 1, "cuda": 2}
+# What hopwell_launch returns.
+_FAILED, _NOT_LOADED = 1, 2
 
 
 class Kernel:
@@ -40,19 +60,21 @@ class Kernel:
     ``kernel(q, k, v, o, lse, scale, num_sms)``: q, k, v, o are (batch, seqlen, heads, head_dim)
     CUDA tensors of the plan's dtype, last dimension contiguous; lse is (batch, heads, seqlen_q)
     float32, contiguous; scale multiplies the scores (natural units); num_sms bounds the
-    persistent grid. o and lse are written. Raises :class:`LaunchError` when CUDA refuses, and
-    :class:`CompileDuringCapture` when the first call comes while a graph is being captured.
+    persistent grid. o and lse are written.
+
+    Raises :class:`LaunchError` when CUDA refuses, :class:`InputError` or :class:`InputTypeError`
+    when the tensors are not what the plan was compiled for, and :class:`CompileDuringCapture`
+    when the first call on a device comes while a graph is being captured.
     """
 
-    __slots__ = ("_call", "_function", "artifact", "compile_seconds", "source")
+    __slots__ = ("_failure", "_launch", "artifact", "compile_seconds", "source")
 
     def __init__(self, artifact: Artifact, source: Source) -> None:
         self.artifact = artifact
         self.source = source
         #: Seconds that this process spent compiling it; 0 when it was found.
         self.compile_seconds = artifact.manifest.compile_seconds if source == "compiled" else 0.0
-        self._function = _open(artifact)
-        self._call = self._first_call
+        self._launch, self._failure = _open(artifact)
 
     @property
     def key(self) -> str:
@@ -67,19 +89,45 @@ class Kernel:
         """Name of the kernel in PTX, cubin and profiles."""
         return self.artifact.manifest.kernel_symbol
 
-    def _first_call(self, *arguments: Any) -> None:
-        # The first call loads the module into CUDA, which a capture does not allow.
-        _refuse_capture(self.artifact.manifest.plan_name, "loaded")
-        self._function(*arguments)
-        self._call = self._function
+    def bind(self, q: Any, k: Any, v: Any, o: Any, lse: Any, scale: float, num_sms: int) -> Bound:
+        """The call for tensors of these shapes, strides, dtypes and device, whatever they hold.
+
+        What it returns takes the addresses (``data_ptr()``) of q, k, v, o and lse. Nobody checks
+        that memory of that size is there: that is the caller's to know.
+        """
+        tensors = (*_describe(q), *_describe(k), *_describe(v), *_describe(o), *_describe(lse))
+        description = _DESCRIPTION.pack(*tensors, scale, num_sms)
+        launch, pack, stream, device = self._launch, _pack_call, _stream_getter(), q.device.index
+
+        def bound(q: int, k: int, v: int, o: int, lse: int) -> None:
+            if code := launch(description, pack(q, k, v, o, lse, stream(device), 0)):
+                if code == _NOT_LOADED:
+                    # Loading a module into CUDA is what a capture does not allow.
+                    _refuse_capture(self.artifact.manifest.plan_name, "loaded")
+                    code = launch(description, pack(q, k, v, o, lse, stream(device), 1))
+                if code:
+                    raise self._error()
+
+        return bound
 
     def __call__(
         self, q: Any, k: Any, v: Any, o: Any, lse: Any, scale: float, num_sms: int
     ) -> None:
-        try:
-            self._call(q, k, v, o, lse, scale, num_sms)
-        except _CudaFailure as error:
-            raise _launch_error(str(error), self.artifact.manifest.plan_name) from None
+        bound = self.bind(q, k, v, o, lse, scale, num_sms)
+        bound(q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr())
+
+    def _error(self) -> HopwellError:
+        kind, _, message = self._failure().decode(errors="replace").partition(": ")
+        name = self.artifact.manifest.plan_name
+        if kind == "LaunchError":
+            return _launch_error(message, name)
+        error = InputTypeError if kind == "TypeError" else InputError
+        return error(
+            f"launching {name}",
+            expected="tensors such as the plan was compiled for",
+            actual=message,
+            consequence="Nothing was launched.",
+        )
 
     def __repr__(self) -> str:
         return (
@@ -184,21 +232,58 @@ def _compile(plan: Plan, directory: Path) -> Artifact:
 # -- into the process ----------------------------------------------------------------------
 
 
-def _open(artifact: Artifact) -> Callable[..., None]:
-    import tvm_ffi
-
-    tvm_ffi.register_error("HopwellLaunchError", _CudaFailure)
+def _open(artifact: Artifact) -> tuple[Callable[[bytes, bytes], int], Callable[[], bytes]]:
+    """The two functions that runtime.c exports from every kernel."""
     try:
-        module = tvm_ffi.load_module(str(artifact.library))
-        function: Callable[..., None] = getattr(module, artifact.manifest.export_symbol)
-    except (AttributeError, RuntimeError) as error:
+        # Calls release the interpreter's lock: a launch waits when the device's queue is full.
+        library = ctypes.CDLL(str(artifact.library))
+        launch, failure = library.hopwell_launch, library.hopwell_failure
+    except (AttributeError, OSError) as error:
         raise CompileError(
             f"loading {artifact.library}",
-            expected=f"a library that exports {artifact.manifest.export_symbol}",
+            expected="a library that exports hopwell_launch",
             actual=str(error),
             consequence="The kernel cannot run. `hopwell cache clear` removes the entry.",
         ) from error
-    return function
+    # No argtypes: bytes go as their address, which is what a declared pointer would do slower.
+    failure.restype = ctypes.c_char_p
+    return launch, failure
+
+
+def _describe(x: Any) -> tuple[int, ...]:
+    """A tensor as runtime.c's ``struct description`` has it."""
+    try:
+        shape, strides = tuple(x.shape), tuple(x.stride())
+        kind, device = _DTYPES[str(x.dtype)], _DEVICES[x.device.type]
+        index = x.device.index or 0
+    except (AttributeError, KeyError) as error:
+        raise InputTypeError(
+            "argument of a kernel",
+            expected="tensors on a CUDA device, of a floating dtype",
+            actual=f"{type(x).__name__} ({error})",
+            consequence="Nothing was launched.",
+        ) from None
+    if len(shape) > _RANK:
+        raise InputError(
+            "argument of a kernel",
+            expected=f"at most {_RANK} dimensions",
+            actual=shape,
+            consequence="Nothing was launched.",
+        )
+    rest = (0,) * (_RANK - len(shape))
+    return (device, index, *kind, len(shape), *shape, *rest, *strides, *rest)
+
+
+def _stream_getter() -> Callable[[int], int]:
+    """PyTorch's current stream of a device, as CUDA's handle."""
+    import torch
+
+    raw: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return raw
+    if torch.backends.cuda.is_built():
+        return lambda device: torch.cuda.current_stream(device).cuda_stream
+    return lambda device: 0  # without CUDA, PyTorch has no streams but the default one
 
 
 def _refuse_capture(plan_name: str, what: str) -> None:

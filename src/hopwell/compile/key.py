@@ -10,22 +10,25 @@ Python's and PyTorch's versions are in neither: the exported code calls neither.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
+import os
 import platform
 import re
-from dataclasses import asdict, dataclass
+import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import hopwell
 
 #: Layout of a manifest and of a cache entry; part of every hash.
 SCHEMA = 1
+#: What runtime.c exports and :mod:`hopwell.compile.kernel` calls; changes with either's structs.
+CALL_ABI = "hopwell_launch 1"
 #: The module whose ``trace(plan)`` gives a plan's kernel, by the plan's class.
 KERNEL_MODULES = {"HopperForwardPlan": "hopwell.hopper.forward"}
 #: Options of the DSL and its assembler. The assembler's remarks are how its warnings are seen.
@@ -41,9 +44,9 @@ LINK_OPTIONS = (
 )
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 
-_PACKAGE = Path(hopwell.__file__).parent
-_FROM = re.compile(r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)", re.MULTILINE)
-_IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
+_PACKAGE = os.path.dirname(hopwell.__file__)
+_FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)")
+_IMPORT = re.compile(r"import[ \t]+([\w.]+)")
 
 
 class Plan(Protocol):
@@ -58,8 +61,7 @@ class Plan(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class Toolchain:
+class Toolchain(NamedTuple):
     """The compiler. ``libs`` has the assembler; the manifest also records that one's version."""
 
     dsl: str
@@ -68,7 +70,7 @@ class Toolchain:
     options: str
 
     def to_json(self) -> dict[str, str]:
-        return asdict(self)
+        return self._asdict()
 
 
 def sha256(data: bytes) -> str:
@@ -87,26 +89,26 @@ def kernel_module(plan: Plan) -> str:
 # -- sources -------------------------------------------------------------------------------
 
 
-def _module_file(module: str) -> Path | None:
+def _module_file(module: str) -> str | None:
     """A module's file, found without importing it when it is Hopwell's own."""
     root, _, rest = module.partition(".")
     if root == "hopwell":
-        base = _PACKAGE.joinpath(*rest.split(".")) if rest else _PACKAGE
-        for candidate in (base / "__init__.py", base.with_suffix(".py")):
-            if candidate.is_file():
+        base = os.path.join(_PACKAGE, *rest.split("."))
+        for candidate in (f"{base}.py", os.path.join(base, "__init__.py")):
+            if os.path.isfile(candidate):
                 return candidate
         return None
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # a name inside a module, not a module
         return None
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    return spec.origin if spec is not None else None
 
 
 def _imports(text: str, package: str) -> set[str]:
     """Modules of ``package`` and of Hopwell that a source file may import, anywhere in it.
 
-    A name in a docstring counts too, which can only make the closure larger.
+    A name in a text counts too, which can only make the closure larger.
     """
     found = set(_IMPORT.findall(text))
     for module, names in _FROM.findall(text):
@@ -127,15 +129,16 @@ def sources(module: str) -> dict[str, str]:
     where something is imported from them by name.
     """
     package = module.split(".")[0]
-    pending, seen = [module], {}
+    pending, tried, seen = [module], {"hopwell"}, {}
     while pending:
         name = pending.pop()
-        file = None if name in seen or name == "hopwell" else _module_file(name)
-        if file is None:
+        if name in tried:
             continue
-        data = file.read_bytes()
-        seen[name] = sha256(data)
-        pending.extend(_imports(data.decode(), package))
+        tried.add(name)
+        if (file := _module_file(name)) is not None:
+            data = Path(file).read_bytes()
+            seen[name] = sha256(data)
+            pending.extend(_imports(data.decode(), package))
     seen["hopwell/compile/build.py"] = sha256(RUNTIME_SOURCE.with_name("build.py").read_bytes())
     seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
     return dict(sorted(seen.items()))
@@ -144,11 +147,24 @@ def sources(module: str) -> dict[str, str]:
 # -- toolchain and host --------------------------------------------------------------------
 
 
+@cache
+def _installed() -> dict[str, str]:
+    """Versions of the installed distributions, by normalised name (PyPA, recording installs).
+
+    From the names of their metadata directories: to read those costs a first call milliseconds.
+    """
+    found: dict[str, str] = {}
+    for place in sys.path:
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(place or "."):
+                if entry.endswith(".dist-info"):
+                    name, _, version = entry.removesuffix(".dist-info").partition("-")
+                    found.setdefault(name.lower(), version)
+    return found
+
+
 def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return _installed().get(distribution.replace("-", "_"))
 
 
 def _driver_major() -> int | None:
@@ -183,8 +199,8 @@ def toolchain(arch: str) -> Toolchain | None:
 
 
 def host_abi() -> dict[str, str]:
-    """What the exported host code is built for."""
-    return {"system": platform.system(), "machine": platform.machine()}
+    """What the exported host code is built for, and how it is called."""
+    return {"system": platform.system(), "machine": platform.machine(), "call": CALL_ABI}
 
 
 # -- the two hashes ------------------------------------------------------------------------

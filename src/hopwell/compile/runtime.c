@@ -1,8 +1,10 @@
-/* What an exported kernel needs of a CUDA runtime, over the public CUDA API alone.
+/* What an exported kernel needs of a CUDA runtime, over the public CUDA API alone, and the one
+ * function through which it is launched: hopwell_launch, at the end.
  *
- * The exported host function calls the symbols defined here. They are resolved on first use, from
- * the CUDA runtime that the process already carries (PyTorch's, which is globally visible), so that
- * a kernel loads on a machine without CUDA and says what is missing only when it is called.
+ * The exported host function calls the symbols defined here. Those of CUDA are resolved on first
+ * use, from the CUDA runtime that the process already carries (PyTorch's, which is globally
+ * visible), so that a kernel loads on a machine without CUDA and says what is missing only when it
+ * is called.
  *
  * One copy is linked, hidden, into every kernel.so: its statics belong to that one kernel.
  */
@@ -25,8 +27,8 @@ __asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
 enum { NO_RUNTIME = 1 << 20 };
 enum { MAX_DEVICES = 64 };
 
-/* Python recognises the kind and raises hopwell.errors.LaunchError. */
-static const char KIND[] = "HopwellLaunchError";
+/* Python raises hopwell.errors.LaunchError for this kind. */
+static const char KIND[] = "LaunchError";
 
 typedef int (*init_fn)(void **state);
 typedef int (*load_fn)(void **state, int device);
@@ -194,3 +196,114 @@ HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(raise_parts_fn raise_error, int c
   const char *parts[] = {text};
   raise_error(KIND, parts, 1);
 }
+
+/* -- the call ------------------------------------------------------------------------------------
+ *
+ * The exported entry speaks TVM's C calling convention (tvm/ffi/c_api.h, dlpack.h). It is all that
+ * is used of TVM, so what the entry needs of that library is defined here instead. */
+
+#ifndef HOPWELL_ENTRY
+#error "HOPWELL_ENTRY is the name of the exported function"
+#endif
+#define EXPORTED __attribute__((visibility("default")))
+
+enum { TENSORS = 5, RANK = 4 };
+enum { ANY_INT = 1, ANY_FLOAT = 3, ANY_TENSOR = 7 };
+
+struct dl_tensor {
+  void *data;
+  int32_t device_type, device;
+  int32_t rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  const int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+
+struct any {
+  int32_t type;
+  uint32_t padding;
+  union {
+    int64_t integer;
+    double real;
+    void *pointer;
+  } value;
+};
+
+int HOPWELL_ENTRY(void *self, const struct any *arguments, int32_t count, struct any *result);
+
+/* What launches have in common, as hopwell.compile.kernel packs it: q, k, v, o, lse. */
+struct description {
+  struct {
+    int64_t device_type, device, code, bits, rank, shape[RANK], strides[RANK];
+  } tensors[TENSORS];
+  double scale;
+  int64_t num_sms;
+};
+
+/* What each launch adds. Unless `load` is set, nothing is loaded into CUDA. */
+struct call {
+  uint64_t addresses[TENSORS];
+  uint64_t stream;
+  uint64_t load;
+};
+
+/* What hopwell_launch returns. */
+enum { LAUNCHED, FAILED, NOT_LOADED };
+
+static _Thread_local void *current_stream;
+static _Thread_local char failure[2048];
+
+HIDDEN void *TVMFFIEnvGetStream(int32_t device_type, int32_t device) {
+  (void)device_type, (void)device;
+  return current_stream;
+}
+
+HIDDEN void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts,
+                                              int32_t count) {
+  size_t used = (size_t)snprintf(failure, sizeof failure, "%s: ", kind);
+  for (int32_t i = 0; i < count && used < sizeof failure; i++)
+    used += (size_t)snprintf(failure + used, sizeof failure - used, "%s", parts[i]);
+}
+
+HIDDEN void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message) {
+  TVMFFIErrorSetRaisedFromCStrParts(kind, &message, 1);
+}
+
+static int loaded_on(int64_t device) {
+  if (device < 0 || device >= MAX_DEVICES) return 0;
+  return (__atomic_load_n(&prepared, __ATOMIC_ACQUIRE) >> device) & 1;
+}
+
+/* Launches the kernel on a stream, without waiting for it. */
+EXPORTED int hopwell_launch(const struct description *d, const struct call *call) {
+  if (!call->load && !loaded_on(d->tensors[0].device)) return NOT_LOADED;
+  struct dl_tensor tensors[TENSORS];
+  struct any arguments[TENSORS + 2], result = {0};
+  memset(arguments, 0, sizeof arguments);
+  for (int i = 0; i < TENSORS; i++) {
+    tensors[i] = (struct dl_tensor){
+        .data = (void *)call->addresses[i],
+        .device_type = (int32_t)d->tensors[i].device_type,
+        .device = (int32_t)d->tensors[i].device,
+        .rank = (int32_t)d->tensors[i].rank,
+        .code = (uint8_t)d->tensors[i].code,
+        .bits = (uint8_t)d->tensors[i].bits,
+        .lanes = 1,
+        .shape = d->tensors[i].shape,
+        .strides = d->tensors[i].strides,
+    };
+    arguments[i].type = ANY_TENSOR;
+    arguments[i].value.pointer = &tensors[i];
+  }
+  arguments[TENSORS].type = ANY_FLOAT;
+  arguments[TENSORS].value.real = d->scale;
+  arguments[TENSORS + 1].type = ANY_INT;
+  arguments[TENSORS + 1].value.integer = d->num_sms;
+  current_stream = (void *)call->stream;
+  failure[0] = '\0';
+  return HOPWELL_ENTRY(NULL, arguments, TENSORS + 2, &result) == 0 ? LAUNCHED : FAILED;
+}
+
+/* Why this thread's last launch failed, as "kind: message". */
+EXPORTED const char *hopwell_failure(void) { return failure; }

@@ -5,10 +5,8 @@ The plan is what was compiled and holds no extents; everything that a call adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hopwell.dispatch import tile_count
 from hopwell.errors import CompileDuringCapture
@@ -18,14 +16,15 @@ from hopwell.problem import TMA_ALIGNMENT, TMA_STRIDE_LIMIT, Problem
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hopwell.compile.kernel import Bound
+
 Strides = tuple[int, ...]
 
 #: Kernels that have been launched on a device in this process: their code is resident there.
 _resident: dict[tuple[HopperForwardPlan, int | None], Any] = {}
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """What the kernel is called with besides pointers.
 
     ``q_strides``, ``k_strides`` and ``v_strides`` (elements) are None when the tensor goes as it
@@ -64,23 +63,19 @@ class Launch:
             v_strides=addressable_strides(v),
         )
 
-    def __call__(
-        self,
-        kernel: Callable[..., object],
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-    ) -> None:
-        """Enqueue on the current stream of the current device, which must be the tensors'."""
+    def bind(self, kernel: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Bound:
+        """What enqueues ``kernel`` for tensors like these, on the current stream of their device.
+
+        That device must be current. The call takes the addresses of q, k, v, out and lse.
+        """
         if self.q_strides is not None:
             q = q.as_strided(q.shape, self.q_strides)
         if self.k_strides is not None:
             k = k.as_strided(k.shape, self.k_strides)
         if self.v_strides is not None:
             v = v.as_strided(v.shape, self.v_strides)
-        kernel(q, k, v, out, lse, self.scale, self.num_sms)
+        bound: Bound = kernel.bind(q, k, v, out, lse, self.scale, self.num_sms)
+        return bound
 
 
 def addressable_strides(x: Tensor) -> Strides | None:
@@ -142,7 +137,8 @@ def run(
     launch = Launch.of(plan, problem, q, k, v, sm_count(device))
     with on_device(device):
         kernel, _ = load(plan, device)
-        launch(kernel, q, k, v, out, lse)
+        bound = launch.bind(kernel, q, k, v, out, lse)
+        bound(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr())
     keep(plan, device, kernel)
 
 

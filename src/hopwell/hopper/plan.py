@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import asdict, dataclass, fields
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopwell.errors import PlanError
 
@@ -100,8 +100,7 @@ class OutputStorage(str, enum.Enum):
     ALIAS_Q = "alias_q"  # Q's rows; Q is released only when the store has read them
 
 
-@dataclass(frozen=True)
-class Region:
+class Region(NamedTuple):
     """One tenant of shared memory. ``live`` names the events that open and close its lifetime."""
 
     name: str

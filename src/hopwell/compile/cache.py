@@ -23,7 +23,7 @@ from pathlib import Path
 from hopwell.compile import artifact as files
 from hopwell.compile.artifact import Artifact, CorruptArtifact
 from hopwell.compile.key import SCHEMA
-from hopwell.errors import UnsafeCache
+from hopwell.errors import UnsafeCache, UnusableCache
 from hopwell.settings import settings
 
 #: After this long a waiting process stops trusting the lock's holder and compiles for itself.
@@ -94,16 +94,27 @@ class Entry:
 class Cache:
     """An opened cache. Opening creates the directory, mode 0700, and checks that it is safe.
 
-    Raises :class:`UnsafeCache`; OSError when the directory cannot be made.
+    Raises :class:`UnsafeCache`, and :class:`UnusableCache` when there can be no such directory.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.entries = root / f"v{SCHEMA}"
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_safe(root)
-        self.entries.mkdir(mode=0o700, exist_ok=True)
-        check_safe(self.entries)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_safe(root)
+            self.entries.mkdir(mode=0o700, exist_ok=True)
+            check_safe(self.entries)
+        except UnsafeCache:  # an OSError too
+            raise
+        except (OSError, ValueError) as error:  # a ValueError: no path can hold a null
+            raise UnusableCache(
+                f"kernel cache {root}",
+                expected="a directory that exists or can be made",
+                actual=str(error),
+                consequence="Each process compiles for itself; set HOPWELL_CACHE_DIR, or "
+                "HOPWELL_CACHE=0 for no cache.",
+            ) from error
 
     def find(self, request: str, key: str | None) -> Artifact | None:
         """The entry for a key, or for any key of the request where no compiler is installed.

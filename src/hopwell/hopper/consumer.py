@@ -18,7 +18,6 @@ from cutlass.utils import hopper_helpers
 from hopwell.hopper.fragments import ROWS, convert, issue, operand_view, store_fragment
 from hopwell.hopper.plan import (
     MMA_M,
-    WARPGROUP,
     HopperForwardPlan,
     NamedBarrier,
     PSource,
@@ -281,7 +280,8 @@ class MmaWarpgroup:
         # Ordinary stores, then the tensor cores read: a proxy fence in every writer, then all meet.
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(
-            barrier_id=NamedBarrier.P_1.value + self.group, number_of_threads=WARPGROUP
+            barrier_id=NamedBarrier.P_1.value + self.group,
+            number_of_threads=self.plan.participants(NamedBarrier.P_1),
         )
 
     # -- ping-pong (spec 0x04) -------------------------------------------------------------
@@ -301,7 +301,8 @@ class MmaWarpgroup:
     def wait_turn(self) -> None:
         """Wait until this warpgroup may issue its products."""
         cute.arch.barrier(
-            barrier_id=NamedBarrier.TURN_1.value + self.group, number_of_threads=2 * WARPGROUP
+            barrier_id=NamedBarrier.TURN_1.value + self.group,
+            number_of_threads=self.plan.participants(NamedBarrier.TURN_1),
         )
 
     def pass_turn(self) -> None:
@@ -313,5 +314,6 @@ class MmaWarpgroup:
     def arrive_turn(self, group: Int32) -> None:
         """Half of the arrivals that let ``group`` go; the group's own wait is the other half."""
         cute.arch.barrier_arrive(
-            barrier_id=NamedBarrier.TURN_1.value + group, number_of_threads=2 * WARPGROUP
+            barrier_id=NamedBarrier.TURN_1.value + group,
+            number_of_threads=self.plan.participants(NamedBarrier.TURN_1),
         )

@@ -64,7 +64,7 @@ class NamedBarrier(enum.IntEnum):
     TURN_1 = 1  # ping-pong ring: MMA warpgroup 1 may issue (spec 0x04)
     TURN_2 = 2
     TURN_3 = 3
-    OUTPUT_1 = 4  # MMA warpgroup 1 has written its rows of O to shared memory
+    OUTPUT_1 = 4  # MMA warpgroup 1's stage of O is free again; then: its rows are written
     OUTPUT_2 = 5
     OUTPUT_3 = 6
     P_1 = 7  # MMA warpgroup 1 has written its rows of P to shared memory
@@ -231,6 +231,10 @@ class HopperForwardPlan:
             MBarrierSpec(MBarrier.V_FULL, self.stages, 1, self.v_bytes),
             MBarrierSpec(MBarrier.V_EMPTY, self.stages, warps, 0),
         )
+
+    def participants(self, barrier: NamedBarrier) -> int:
+        """Threads that complete a generation of ``barrier`` or of its family's members."""
+        return self.named_barriers[barrier]
 
     @property
     def named_barriers(self) -> dict[NamedBarrier, int]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hopwell.commands import display
 from hopwell.errors import HopwellError
@@ -223,5 +222,5 @@ def main() -> None:
         if "--json" in sys.argv:
             print(json.dumps({"ok": False, "error": display.error_report(error)}, indent=2))
         else:
-            display.show_error(error, Console(stderr=True))
+            display.show_error(error)
         sys.exit(1)

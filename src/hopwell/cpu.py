@@ -84,7 +84,7 @@ def backward(
             rows = grad_lse[:, :, chunk.start : chunk.end].to(qq.dtype)
             dl = rows.unflatten(1, (keys.shape[1], -1)).flatten(2)
         blind = chunk.blind_rows(qq)
-        go = go.masked_fill(blind[..., None], 0)
+        go, qq = (rows.masked_fill(blind[..., None], 0) for rows in (go, qq))
         # Without a sink a blind row's log-sum-exp is the constant -inf.
         dl = dl.masked_fill(blind, 0) if sink is None else dl
         dp = torch.matmul(go, values[:, :, seen].mT)
@@ -108,8 +108,9 @@ def backward(
 def _sdpa_takes(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> bool:
     """Whether the fused CPU kernel computes exactly this.
 
-    Its causal mask is aligned to the top left (the same only for equal lengths) and it knows
-    neither a softcap nor a sink nor a value dimension of its own.
+    Its causal mask is aligned to the top left (the same only for equal lengths), it knows neither
+    a softcap nor a sink nor a value dimension of its own, and a row whose scores are NaN or all
+    -inf it gives out as zeros with a log-sum-exp of 0.
     """
     square = q.shape[1] == k.shape[1]
     return (
@@ -119,7 +120,17 @@ def _sdpa_takes(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> bool:
         and terms.softcap is None
         and terms.sink is None
         and (terms.mask.is_full or (terms.mask.is_causal and square))
+        and _scores_are_finite(q, k, terms.scale)
     )
+
+
+def _scores_are_finite(q: Tensor, k: Tensor, scale: float) -> bool:
+    """By the largest magnitudes in q and k: a bound, false also when either holds NaN or inf."""
+    bound = q.shape[3] * max(scale, 1.0)
+    for x in (q, k):
+        low, high = torch.aminmax(x)
+        bound *= max(-float(low), float(high))
+    return bound < torch.finfo(_accumulator(q)).max
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:

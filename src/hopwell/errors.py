@@ -5,6 +5,7 @@ A caller catches :class:`HopwellError`, or the built-in that each class also der
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,14 +22,8 @@ class HopwellError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception's own reduce replays the formatted message as the only argument, which
-        # this constructor refuses: errors must survive a process pool.
-        return _rebuild, (type(self), self.what, self.expected, self.actual, self.consequence)
-
-
-def _rebuild(
-    cls: type[HopwellError], what: str, expected: object, actual: object, consequence: str
-) -> HopwellError:
-    return cls(what, expected=expected, actual=actual, consequence=consequence)
+        # these constructors refuse: errors must survive a process pool, with their notes.
+        return copyreg.__newobj__, (type(self),), {**vars(self), "args": self.args}  # type: ignore[attr-defined]
 
 
 class InputError(HopwellError, ValueError):
@@ -57,6 +52,10 @@ class CompileDuringCapture(HopwellError, RuntimeError):
 
 class UnsafeCache(HopwellError, PermissionError):
     """The cache directory could be written by someone else."""
+
+
+class UnusableCache(HopwellError, OSError):
+    """The cache directory cannot be made or read: compiled kernels are kept nowhere."""
 
 
 class LaunchError(HopwellError, RuntimeError):
@@ -92,6 +91,3 @@ class UnsupportedProblem(HopwellError, NotImplementedError):
             actual=listing,
             consequence='Nothing was computed. Pass fallback="torch" to let PyTorch compute it.',
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return UnsupportedProblem, (self.refusals,)

@@ -24,7 +24,9 @@ TMA_ALIGNMENT = 16
 TMA_STRIDE_LIMIT = 1 << 40
 
 _NOTHING = "Nothing was computed."
-_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+#: Kernels hold scale and softcap in float32, where what is smaller becomes 0 (and 0 * -inf is no
+#: score) and what is larger overflows once log2(e) is folded in.
+_LEAST_FACTOR, _LARGEST_FACTOR = 2.0**-126, 2.0**127
 _INT64_MAX = (1 << 63) - 1
 
 Window = tuple["int | None", "int | None"]
@@ -62,13 +64,25 @@ class Problem:
     needs_grad: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch", "seqlen_q", "seqlen_k"):
+        for name in ("batch", "seqlen_q", "seqlen_k", "heads_q", "heads_k"):
             _check_int(name, getattr(self, name), least=0)
         for name in ("head_dim", "head_dim_v"):
             _check_int(name, getattr(self, name), least=1)
         _check_heads(self.heads_q, self.heads_k)
         if self.dtype not in DTYPES:
             raise _dtype_error("dtype", self.dtype)
+        for name in ("device", "arch", "q_strides", "k_strides", "v_strides"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "arch" and value is None):
+                raise _type_error(name, "a str", type(value).__name__)
+        if not isinstance(self.mask, Mask):
+            raise _type_error("mask", "a Mask", type(self.mask).__name__)
+        for side in ("left", "right"):
+            _window_bound(side, getattr(self.mask, side))
+        for name in ("sink", "return_lse", "deterministic", "needs_grad"):
+            check_flags(**{name: getattr(self, name)})
+        if self.scale is None:
+            raise _type_error("scale", "a real number", "None")
         check_positive("scale", self.scale)
         check_positive("softcap", self.softcap)
         object.__setattr__(self, "mask", self.mask.canonical(self.seqlen_q, self.seqlen_k))
@@ -233,13 +247,14 @@ def real(what: str, value: Any) -> float | None:
 
 
 def check_positive(what: str, value: Any) -> None:
-    """``value`` is None or a positive finite real number that float32 can hold."""
+    """``value`` is None or a positive real number that float32 holds in full precision."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _type_error(what, "a real number or None", type(value).__name__)
-    if not 0 < value <= _FLOAT32_MAX:  # false for NaN too
-        raise _value_error(what, "finite and positive, in float32's range (None: default)", value)
+    if not _LEAST_FACTOR <= value <= _LARGEST_FACTOR:  # false for NaN too
+        expected = "finite and positive, from 2^-126 to 2^127 (None: default)"
+        raise _value_error(what, expected, value)
 
 
 def check_tensors(q: Any, k: Any, v: Any, sink: Any) -> None:

@@ -139,7 +139,9 @@ def attention(
     for rows in _blocks(q, k):
         seen = visible(rows, seqlen_q, seqlen_k, causal, window)
         part = _probabilities(_grouped(q[:, rows], heads_k), kk, seen, scale, softcap, cap)
-        out[:, rows] = torch.einsum("bhgij,bjhd->bihgd", part.p, vv).flatten(2, 3)
+        o = torch.einsum("bhgij,bjhd->bihgd", part.p, vv).flatten(2, 3)
+        # 0 * NaN: a row that sees nothing is 0 whatever the values hold.
+        out[:, rows] = o.masked_fill(~seen.any(1)[:, None, None], 0)
         lse[:, :, rows] = part.lse.flatten(1, 2)
     return out, lse
 

@@ -32,13 +32,17 @@ def _flag(variable: str, text: str) -> bool:
 
 
 def _path(variable: str, text: str) -> Path:
-    path = Path(text).expanduser()
-    if not path.is_absolute():
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # ~name of nobody, or no home directory
+        path = Path(text)
+    if not path.is_absolute() or "\0" in text:
         raise InputError(
             f"environment variable {variable}",
             expected="an absolute path",
             actual=repr(text),
-            consequence="A relative cache would move with the working directory.",
+            consequence="The setting cannot be read: a cache stays where it is, whatever the "
+            "working directory.",
         )
     return path
 
@@ -126,10 +130,10 @@ def override(**changes: Any) -> Iterator[Settings]:
             actual=unknown,
             consequence="Nothing was changed.",
         )
-    if "cache_dir" in changes:
-        if not isinstance(changes["cache_dir"], (str, os.PathLike)):
+    if changes.get("cache_dir") is not None:
+        if not isinstance(changes["cache_dir"], (str, Path)):
             raise _wrong_type("cache_dir", "a path", changes["cache_dir"])
-        changes["cache_dir"] = _path("HOPWELL_CACHE_DIR", os.fspath(changes["cache_dir"]))
+        changes["cache_dir"] = _path("HOPWELL_CACHE_DIR", str(changes["cache_dir"]))
     if not isinstance(changes.get("cache", True), bool):
         raise _wrong_type("cache", "a bool", changes["cache"])
     value = replace(settings(), **changes)

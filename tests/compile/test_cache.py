@@ -167,6 +167,11 @@ def _alter_plan(entry: Path) -> None:
     (entry / files.MANIFEST).write_text(json.dumps({**manifest, "request": "d" * 64}))
 
 
+def _retype(entry: Path, field: str, value: object) -> None:
+    manifest = json.loads((entry / files.MANIFEST).read_text())
+    (entry / files.MANIFEST).write_text(json.dumps({**manifest, field: value}))
+
+
 def _link_library(entry: Path) -> None:
     elsewhere = entry.parent / "elsewhere"
     (entry / files.LIBRARY).rename(elsewhere)
@@ -187,6 +192,15 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no manifest": lambda e: (e / files.MANIFEST).unlink(),
     "empty manifest": lambda e: (e / files.MANIFEST).write_text(""),
     "manifest of something else": lambda e: (e / files.MANIFEST).write_text("[1]"),
+    "a manifest too deep to read": lambda e: (e / files.MANIFEST).write_text("[" * 100_000),
+    "a number too long to read": lambda e: (e / files.MANIFEST).write_text("9" * 10_000),
+    "a manifest in another encoding": lambda e: (e / files.MANIFEST).write_bytes(b"\xff\xfe{"),
+    "a name that is a number": lambda e: _retype(e, "plan_name", 5),
+    "a name that is nothing": lambda e: _retype(e, "export_symbol", None),
+    "a time that is true": lambda e: _retype(e, "compile_seconds", True),
+    "resources that are a list": lambda e: _retype(e, "resources", []),
+    "a source whose hash is a number": lambda e: _retype(e, "sources", {"forward.py": 1}),
+    "another schema": lambda e: _retype(e, "schema", 2),
     "made for another request": _alter_plan,
     "library writable by all": lambda e: (e / files.LIBRARY).chmod(0o666),
     "manifest writable by group": lambda e: (e / files.MANIFEST).chmod(0o660),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from math import inf, log
+from math import inf, log, nan
 from typing import Any
 
 import pytest
@@ -174,6 +174,28 @@ def test_logits_far_from_zero(level: float, options: dict[str, Any]) -> None:
     budget = 8 * max(1.0, abs(level)) * 2**-24
     torch.testing.assert_close(lse.double(), expected_lse, rtol=0, atol=max(budget, 1e-5))
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=max(8 * budget, 1e-5))
+
+
+@pytest.mark.parametrize("options", [*MASKS, {"softcap": 5.0}, {"scale": 1e30}], ids=str)
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_what_is_not_finite_is_not_hidden(where: str, value: float, options: Any) -> None:
+    """PyTorch's fused kernel gives zeros and a log-sum-exp of 0 for a row that is NaN."""
+    tensors = {"q": normal(2, 5, 4, 8), "k": normal(2, 5, 2, 8).abs(), "v": normal(2, 5, 2, 8)}
+    tensors[where][:, 2] = value
+    q, k, v = tensors.values()
+    out, lse = attention(q, k, v, return_lse=True, **options)
+    expected, expected_lse = reference.attention(q, k, v, **options)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-6, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("options", MASKS, ids=str)
+def test_rows_whose_scores_are_all_minus_infinity_are_empty(options: Any) -> None:
+    q, k, v = normal(1, 4, 2, 8).abs(), torch.full((1, 4, 2, 8), -inf), normal(1, 4, 2, 8)
+    out, lse = attention(q, k, v, return_lse=True, **options)
+    assert (out == 0).all()
+    assert (lse == -inf).all()
 
 
 def test_log_sum_exp_is_natural() -> None:

@@ -121,6 +121,41 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
         record.read(path)
 
 
+WRONG: list[tuple[str, object]] = [
+    ("created", 3),
+    ("kind", "bench.backward"),
+    ("rows", {}),
+    ("rows", "rows"),
+    ("rows", [None]),
+    ("notes", "a string is no list of strings"),
+    ("host", [{"contender": "hopwell", "enqueue": 3}]),
+    ("wheel_bytes", True),
+    ("wheel_bytes", 1.5),
+    ("new_process", []),
+    ("new_process", {"compile": {"median": 10**400}}),
+    ("outcomes", {"passed": "3"}),
+    ("identity", None),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
+def test_a_record_with_a_wrong_type_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    path = tmp_path / "record.json"
+    record.write(synthetic(), path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(InputError, match=r"record\.json"):
+        record.read(path)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"9" * 10_000, b"\0"])
+def test_what_cannot_be_read_is_no_record(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "broken.json").write_bytes(content)
+    for name in ("folder.json", "broken.json"):
+        with pytest.raises(InputError, match=name):
+            record.read(tmp_path / name)
+
+
 def test_the_newest_of_a_kind_is_found(tmp_path: Path) -> None:
     old, new = synthetic(), replace(synthetic(), created="2026-02-01T00:00:00Z")
     tests = replace(new, kind=record.TESTS_GPU, created="2026-03-01T00:00:00Z")

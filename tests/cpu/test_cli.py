@@ -234,6 +234,42 @@ def test_corrupt_entry_fails_info_and_is_cleared(run: Run, tmp_path: Path) -> No
     assert run("cache", "info")[0] == 0
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", "dangling", "loop/below", "x" * 300])
+@pytest.mark.parametrize("command", ["info", "clear"])
+def test_a_place_that_is_no_directory_is_an_answer(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, command: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("HOPWELL_CACHE_DIR", str(tmp_path / place))
+    code, out, _ = run("cache", command, "--json")
+    assert code == 1
+    assert report_of(out)["error"]["type"] == "UnusableCache"
+    assert run("doctor")[0] == 0
+    assert run("plans", "--list")[0] == 0
+
+
+def test_names_are_no_markup(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "[" / "red]kernels[" / "red]"
+    monkeypatch.setenv("HOPWELL_CACHE_DIR", str(place))
+    code, out, _ = run("cache", "info")
+    assert code == 0
+    assert str(place) in out
+    assert "[/red]" in run("explain", "--device", "[/red]")[1]
+    assert "[/red]" in run("plans", "[/red]")[2]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "20", "-5", "many"])
+def test_no_width_loses_what_a_table_says(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = run("explain", "--softcap", "3")[1]
+    assert "softcap" in out
+    assert run("plans", "--list")[1].count("bf16") == len(shipped_forward_plans()) // 2
+
+
 def test_cache_that_others_can_write_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     code, out, _ = run("cache", "info", "--json")
@@ -259,6 +295,13 @@ def test_summary_without_a_record_reaches_nothing(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
+@pytest.mark.parametrize("name", ["d0s512", "d64s0", "d64s512\n", "d٦٤s512", "", "d64cs"])
+def test_a_cell_that_cannot_be_meant(run: Run, name: str) -> None:
+    code, out, _ = run("bench", "forward", "--cell", name, "--json")
+    assert code == 1
+    assert report_of(out)["error"]["what"] == "cell"
+
+
 def test_bench_without_a_gpu_measures_nothing(run: Run, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     code, out, _ = run("bench", "forward", "--output", str(record), "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -10,13 +11,17 @@ import torch
 
 from hopwell import attention, explain
 from hopwell.errors import (
+    CompilerMissing,
     GradientUnsupported,
     HopwellError,
     InputError,
     InputTypeError,
     Refusal,
+    UnsafeCache,
     UnsupportedProblem,
 )
+from hopwell.masks import Mask
+from hopwell.problem import Problem
 
 #: What a caller without a type checker can write.
 untyped_attention: Any = attention
@@ -89,6 +94,9 @@ OPTIONS: list[tuple[str, Any, type[HopwellError], str]] = [
             (float("nan"), InputError),
             (float("inf"), InputError),
             (1e39, InputError),
+            (2.1e38, InputError),  # float32 holds it, but not its product with log2(e)
+            (1e-38, InputError),  # 0 where subnormal numbers are flushed
+            (1e-50, InputError),
             (10**400, InputError),
             (True, InputTypeError),
             ("1", InputTypeError),
@@ -165,12 +173,51 @@ def test_a_refusal_names_every_predicate() -> None:
         InputError("what", expected=1, actual=2, consequence="None."),
         GradientUnsupported("what", expected="a", actual="b", consequence="c"),
         UnsupportedProblem({"cpu": [Refusal("device", "cpu", "cuda")]}),
+        UnsafeCache("what", expected=1, actual=2, consequence="None."),
+        CompilerMissing("what", expected=1, actual=2, consequence="None."),
     ],
 )
 def test_errors_survive_a_process_pool(error: HopwellError) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error)
-    assert str(again) == str(error)
+    vars(error)["note"] = "batch 7"
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch", "1"),
+        ("batch", 1.0),
+        ("heads_q", -4),
+        ("heads_q", "4"),
+        ("heads_q", 4.0),
+        ("heads_k", -4),
+        ("heads_k", True),
+        ("scale", None),
+        ("dtype", ["bfloat16"]),
+        ("device", None),
+        ("arch", 90),
+        ("k_strides", 16),
+        ("mask", (None, 0)),
+        ("mask", Mask(-1, None)),
+        ("mask", Mask(None, 1.5)),  # type: ignore[arg-type]
+        ("mask", Mask("1", None)),  # type: ignore[arg-type]
+        ("sink", 1),
+        ("needs_grad", None),
+        ("return_lse", []),
+    ],
+)
+def test_a_problem_that_cannot_be_meant(name: str, value: Any) -> None:
+    """A problem that is written down is checked as one that comes from tensors."""
+    sizes = dict(batch=1, seqlen_q=4, seqlen_k=4, heads_q=4, heads_k=2, head_dim=8, head_dim_v=8)
+    right = {**sizes, "dtype": "bfloat16", "device": "cuda", "arch": "sm_90", "scale": 1.0}
+    with pytest.raises(
+        HopwellError,
+        match="window" if name == "mask" and isinstance(value, Mask) else name.split("_")[0],
+    ):
+        Problem(**{**right, name: value})
 
 
 def test_the_op_checks_as_the_function_does() -> None:

@@ -108,6 +108,17 @@ def test_rows_without_keys_have_zero_gradients(value: float) -> None:
         assert torch.equal(have, wanted)
 
 
+def test_queries_without_keys_never_matter() -> None:
+    q, k, v = leaves((1, 7, 2, 4), (1, 3, 2, 4), (1, 3, 2, 4))
+    grads = []
+    for poison in (0.0, torch.nan):
+        with torch.no_grad():
+            q[:, :4] = poison
+        grads.append(torch.autograd.grad(attention(q, k, v, causal=True).sum(), (q, k, v)))
+    for clean, poisoned in zip(*grads, strict=True):
+        assert torch.equal(clean, poisoned)
+
+
 def test_keys_that_no_query_sees_have_zero_gradients() -> None:
     q, k, v = leaves((1, 2, 2, 4), (1, 9, 2, 4), (1, 9, 2, 4))
     attention(q, k, v, window=(1, 0)).sum().backward()

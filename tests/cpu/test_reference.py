@@ -141,3 +141,11 @@ def test_row_blocks_do_not_change_the_definition(monkeypatch: pytest.MonkeyPatch
     again = reference.backward(whole[0], whole[1].nan_to_num(0, 0, 0), q, k, v, causal=True)
     for a, b in zip((*whole, *grads[:3]), (*parts, *again[:3]), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_that_see_nothing_are_zero_beside_nan() -> None:
+    q, k, v = torch.randn(1, 6, 2, 4), torch.randn(1, 2, 2, 4), torch.full((1, 2, 2, 4), torch.nan)
+    out, lse = reference.attention(q, k, v, causal=True)
+    assert not out[:, :4].any()
+    assert (lse[:, :, :4] == -inf).all()
+    assert out[:, 4:].isnan().all()

@@ -55,15 +55,23 @@ def test_override_ends_with_its_block_and_stays_in_its_thread(tmp_path: Path) ->
 
 
 def test_wrong_settings() -> None:
-    for variable, text in (("HOPWELL_CACHE", "maybe"), ("HOPWELL_CACHE_DIR", "here")):
+    for variable, text in (
+        ("HOPWELL_CACHE", "maybe"),
+        ("HOPWELL_CACHE_DIR", "here"),
+        ("HOPWELL_CACHE_DIR", "~nobody-of-this-name/cache"),
+        ("HOPWELL_CACHE_DIR", "/null\0"),
+    ):
         with pytest.raises(InputError, match=variable):
             Settings.from_environment({variable: text})
     with pytest.raises(InputTypeError, match="cache_folder"), override(cache_folder="x"):
         pass
     with pytest.raises(InputTypeError, match="cache"), override(cache=1):
         pass
-    with pytest.raises(InputTypeError, match="cache_dir"), override(cache_dir=3):
-        pass
+    for wrong in (3, b"/bytes"):
+        with pytest.raises(InputTypeError, match="cache_dir"), override(cache_dir=wrong):
+            pass
+    with override(cache_dir=None) as homeless:
+        assert homeless.cache_dir is None
 
 
 def test_table_holds_every_setting() -> None:

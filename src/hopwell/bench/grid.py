@@ -18,7 +18,7 @@ SEQLENS = (512, 1024, 2048, 4096, 8192, 16384)
 TOKENS = 16384
 HIDDEN = 2048
 
-_SHORT = re.compile(r"d(\d+)(c?)s(\d+)$")
+_SHORT = re.compile(r"d([1-9]\d*)(c?)s([1-9]\d*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def parse_cells(names: Iterable[str]) -> tuple[Cell, ...]:
     """
     cells = []
     for name in names:
-        match = _SHORT.match(name)
+        match = _SHORT.fullmatch(name)
         if match is None:
             raise InputError(
                 "cell",

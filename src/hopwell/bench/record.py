@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import types
-import typing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hopwell.bench.accuracy import Errors
 from hopwell.bench.grid import Cell
 from hopwell.bench.timing import Statistic
+from hopwell.decode import decode
 from hopwell.errors import InputError
 
 #: Raised whenever a field changes its meaning or goes; added optional fields keep it.
@@ -219,23 +218,19 @@ def read(path: Path) -> Record:
         InputError: the file is not a record of this schema.
     """
     try:
-        data = json.loads(path.read_text())
-        schema = data.get("schema")
-        if schema == SCHEMA:
-            record: Record = _decode(Record, data)
-            return record
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise _not_a_record(path, f"{type(error).__name__}: {error}") from error
-    raise _not_a_record(path, f"schema {schema!r}")
-
-
-def _not_a_record(path: Path, actual: str) -> InputError:
-    return InputError(
-        f"record {path.name}",
-        expected=f"a benchmark record of schema {SCHEMA}",
-        actual=actual,
-        consequence="The file was not used.",
-    )
+        record = decode(Record, path.read_text("utf-8"))
+        actual = f"kind {record.kind!r} of schema {record.schema}"
+        known = record.schema == SCHEMA and record.kind in KINDS
+    except (ValueError, OSError) as error:
+        known, actual = False, str(error)
+    if not known:
+        raise InputError(
+            f"record {path.name}",
+            expected=f"a benchmark record of schema {SCHEMA}",
+            actual=actual,
+            consequence="The file was not used.",
+        )
+    return record
 
 
 def read_all(directory: Path) -> tuple[tuple[Path, Record], ...]:
@@ -248,29 +243,3 @@ def newest(records: Iterable[Record], kind: str) -> Record | None:
     """The latest record of a kind, or None."""
     mine = [record for record in records if record.kind == kind]
     return max(mine, key=lambda record: record.created) if mine else None
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    """Rebuild what ``asdict`` and JSON took apart, following the type hints."""
-    if hint is Any:
-        return value
-    origin = typing.get_origin(hint)
-    arguments = typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (inner,) = (a for a in arguments if a is not type(None))
-        return _decode(inner, value)
-    if origin is tuple:
-        return tuple(_decode(arguments[0], item) for item in value)
-    if origin is dict:
-        return {key: _decode(arguments[1], item) for key, item in value.items()}
-    if is_dataclass(hint) and isinstance(hint, type):
-        hints = typing.get_type_hints(hint)
-        known = {entry.name for entry in fields(hint)}
-        return hint(**{k: _decode(hints[k], item) for k, item in value.items() if k in known})
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and not isinstance(value, hint):
-        raise TypeError(f"expected {hint.__name__}, got {value!r}")
-    return value

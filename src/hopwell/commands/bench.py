@@ -81,10 +81,10 @@ def render_forward(report: Report, console: Console) -> None:
     console.print(table(title, ("problem", *names, "of best peer"), rows))
     mean = report["geometric_mean_of_best_peer"]
     if mean is not None:
-        console.print(f"Geometric mean of the ratio to the best peer: {mean:.3f}", highlight=False)
+        console.print(f"Geometric mean of the ratio to the best peer: {mean:.3f}")
     for name, reason in report["absent"].items():
-        console.print(f"{name} did not run: {reason}", highlight=False, soft_wrap=True)
-    console.print(f"record: {report['record']}", highlight=False, soft_wrap=True)
+        console.print(f"{name} did not run: {reason}", soft_wrap=True)
+    console.print(f"record: {report['record']}", soft_wrap=True)
 
 
 def _throughput(contender: dict[str, Any] | None) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from hopwell.commands.display import Report, kernel_label, table
 from hopwell.compile import find_or_build
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _cache() -> Cache | None:
-    """The cache, or None when it is off. Raises :class:`UnsafeCache`."""
+    """The cache, or None when it is off. Raises :class:`UnsafeCache`, :class:`UnusableCache`."""
     root = directory()
     return None if root is None else Cache(root)
 
@@ -58,12 +58,12 @@ def render_info(report: Report, console: Console) -> None:
     directory = report["directory"] or "off"
     console.print(
         f"{directory}: {len(report['entries'])} kernels, {report['bytes']:,} bytes",
-        highlight=False,
         soft_wrap=True,
     )
     for entry in report["entries"]:
-        name = entry["plan"] or f"[red]corrupt[/red] {entry['directory']}"
-        console.print(f"  {(entry['hash'] or '-')[:12]}  {name}", highlight=False, soft_wrap=True)
+        name = (entry["plan"],) if entry["plan"] else (("corrupt", "red"), f" {entry['directory']}")
+        line = Text.assemble(f"  {(entry['hash'] or '-')[:12]}  ", *name)
+        console.print(line, soft_wrap=True)
 
 
 def clear() -> Report:
@@ -76,9 +76,7 @@ def clear() -> Report:
 
 
 def render_clear(report: Report, console: Console) -> None:
-    console.print(
-        f"Removed {len(report['entries'])} kernels, {report['bytes']:,} bytes.", highlight=False
-    )
+    console.print(f"Removed {len(report['entries'])} kernels, {report['bytes']:,} bytes.")
 
 
 def warm(match: str, jobs: int | None, progress: Callable[[str], None]) -> Report:
@@ -140,4 +138,5 @@ def render_warm(report: Report, console: Console) -> None:
     console.print(table("Kernels", columns, rows))
     for row in report["kernels"]:
         if row["error"]:
-            console.print(f"[red]{row['plan_name']}[/red]: {escape(row['error'])}")
+            line = Text.assemble((row["plan_name"], "red"), f": {row['error']}")
+            console.print(line, soft_wrap=True)

@@ -166,19 +166,18 @@ def _time(layer: int) -> dict[str, float]:
 
 def render(report: Report, console: Console) -> None:
     source, kernel = report["input"], report["kernel"]
-    console.print("[bold]Real input[/bold]")
+    console.print("Real input", style="bold")
     console.print(
         f"q, k and v of layers {' and '.join(map(str, source['layers']))} of {source['model']}\n"
         f"over a page of English text: {source['tokens']} tokens, {source['heads']} heads, "
         f"d = {source['head_dim']}, rounded to {DTYPE}.",
-        highlight=False,
         soft_wrap=True,
     )
     console.print()
     console.print(_errors_table(report["attention"]))
     plan = kernel["plan"]
     verdict = "takes this problem" if kernel["support"]["ok"] else "refuses this problem"
-    console.print("[bold]The Hopper kernel for the same problem[/bold]")
+    console.print("The Hopper kernel for the same problem", style="bold")
     console.print(
         f"support: the hopper backend {verdict}\n"
         f"plan: {kernel['plan_name']}\n"
@@ -186,7 +185,6 @@ def render(report: Report, console: Console) -> None:
         f"({plan['head_dim']}, {plan['head_dim_v']}), "
         f"tiles of {plan['tile_m']} queries by {plan['tile_n']} keys\n"
         f"artifact: {kernel['artifact_hash'][:16]} ({kernel['source']}, {kernel['seconds']:.1f} s)",
-        highlight=False,
         soft_wrap=True,
     )
     console.print()
@@ -196,13 +194,11 @@ def render(report: Report, console: Console) -> None:
     if kernel["not_executed"] is not None:
         console.print(
             f"Rung reached: compiled. Not executed: {kernel['not_executed']}.",
-            highlight=False,
             soft_wrap=True,
         )
     else:
         console.print(
             f"Rung reached: executed. One call takes {kernel['microseconds']['median']:.1f} us.",
-            highlight=False,
         )
 
 

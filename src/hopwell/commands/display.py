@@ -24,14 +24,21 @@ from hopwell.errors import HopwellError
 Report = dict[str, Any]
 Render = Callable[[Report, Console], None]
 
-#: What a reader without colours sees.
-MARKS = {True: "[green]yes[/green]", False: "[red]no[/red]"}
+#: In fewer, tables break words and lose columns; a narrow terminal wraps lines by itself.
+LEAST_COLUMNS = 80
+
+
+def console(stderr: bool = False) -> Console:
+    """Shows strings as they are, paths and messages among them: colours come in as
+    :class:`rich.text.Text` or as a style, never as markup in the text.
+    """
+    made = Console(stderr=stderr, markup=False, highlight=False)
+    made.width = max(made.width, LEAST_COLUMNS)
+    return made
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Group:
-    """A title over a plain table, numbers to the right. Strings are shown as they are, not as
-    markup; for colours pass :class:`rich.text.Text`.
-    """
+    """A title over a plain table, numbers to the right."""
     filled = [list(row) for row in rows]
     result = Table(box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
@@ -57,12 +64,12 @@ def _cell(value: object) -> str | Text:
     if isinstance(value, Text):
         return value
     if isinstance(value, bool):
-        return MARKS[value]
+        return Text("yes", style="green") if value else Text("no", style="red")
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "-" if value is None else escape(str(value))
+    return "-" if value is None else str(value)
 
 
 def emit(report: Report, render: Render, as_json: bool) -> None:
@@ -70,7 +77,7 @@ def emit(report: Report, render: Render, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report, indent=2, default=str))
     else:
-        render(report, Console())
+        render(report, console())
     sys.exit(0 if report["ok"] else 1)
 
 
@@ -84,11 +91,12 @@ def error_report(error: HopwellError) -> Report:
     }
 
 
-def show_error(error: HopwellError, console: Console) -> None:
-    console.print(f"[red]{type(error).__name__}[/red]: {escape(error.what)}", highlight=False)
-    for name in ("expected", "actual"):
-        console.print(f"  {name}: {escape(str(getattr(error, name)))}", highlight=False)
-    console.print(f"  {escape(error.consequence)}", highlight=False)
+def show_error(error: HopwellError) -> None:
+    """On standard error, for a person."""
+    out = console(stderr=True)
+    out.print(Text.assemble((type(error).__name__, "red"), f": {error.what}"), soft_wrap=True)
+    for line in (f"expected: {error.expected}", f"actual: {error.actual}", error.consequence):
+        out.print(f"  {line}", soft_wrap=True)
 
 
 @contextmanager
@@ -97,11 +105,11 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     A terminal gets one line with a spinner and the time; a file or pipe gets a line for each step.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: console.print(f"- {step}", highlight=False, markup=False)
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield lambda step: out.print(f"- {step}")
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=out, transient=True) as bar:
         task = bar.add_task("")
         yield lambda step: bar.update(task, description=escape(step))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from hopwell import dispatch
 from hopwell.commands.display import Report, table
 from hopwell.problem import Problem
@@ -26,13 +28,11 @@ def verdict(report: Report, backend: str) -> str:
 
 def render(report: Report, console: Console) -> None:
     for backend, refusals in report["refusals"].items():
-        console.print(
-            f"[bold]{backend}[/bold]: {verdict(report, backend)}", highlight=False, soft_wrap=True
-        )
+        console.print(Text.assemble((backend, "bold"), f": {verdict(report, backend)}"))
         if refusals:
             rows = [(row["predicate"], row["expected"], row["actual"]) for row in refusals]
             console.print(table("", ("predicate", "expected", "actual"), rows))
     if report["plan_name"]:
-        console.print(f"plan: {report['plan_name']}", highlight=False, soft_wrap=True)
+        console.print(f"plan: {report['plan_name']}", soft_wrap=True)
     if not report["ok"]:
         console.print("Nothing takes this problem: the call raises UnsupportedProblem.")

@@ -99,9 +99,7 @@ def render_listing(report: Report, console: Console) -> None:
         )
     console.print(table("Shipped plans", columns, rows))
     if any(entry["artifact"] is None for entry in report["plans"]):
-        console.print(
-            "Registers and spills of the rest: hopwell cache warm", highlight=False, soft_wrap=True
-        )
+        console.print("Registers and spills of the rest: hopwell cache warm", soft_wrap=True)
 
 
 def render_detail(report: Report, console: Console) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hopwell.compile.key import SCHEMA, sha256
+from hopwell.decode import decode
 
 LIBRARY = "kernel.so"
 PTX = "kernel.ptx"
@@ -63,13 +64,6 @@ class Manifest(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
 
-    @classmethod
-    def from_json(cls, data: Any) -> Manifest:
-        """Raises :class:`CorruptArtifact` on anything but this schema's exact fields."""
-        if not isinstance(data, dict) or set(data) != set(cls._fields) or data["schema"] != SCHEMA:
-            raise CorruptArtifact(f"not a manifest of schema {SCHEMA}")
-        return cls(**data)
-
 
 class Artifact(NamedTuple):
     """A directory whose manifest was read and whose library was verified."""
@@ -96,10 +90,12 @@ def read(directory: Path, request: str, key: str | None = None) -> Artifact:
     Raises :class:`CorruptArtifact` otherwise, also when a file is missing.
     """
     try:
-        manifest = Manifest.from_json(json.loads((directory / MANIFEST).read_text()))
+        manifest = decode(Manifest, (directory / MANIFEST).read_text("utf-8"))
         library = (directory / LIBRARY).read_bytes()
     except (OSError, ValueError) as error:
         raise CorruptArtifact(f"{directory}: {error}") from error
+    if manifest.schema != SCHEMA:
+        raise CorruptArtifact(f"{directory}: of schema {manifest.schema}, not {SCHEMA}")
     if manifest.request != request or (key is not None and manifest.key != key):
         raise CorruptArtifact(f"{directory}: made for another request")
     if sha256(library) != manifest.so_sha256:

@@ -11,6 +11,7 @@ Layout: ``<directory>/v1/<request>/<key>/`` holds an artifact; ``tmp-*`` are unf
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import stat
@@ -23,7 +24,7 @@ from typing import NamedTuple
 from hopwell.compile import artifact as files
 from hopwell.compile.artifact import Artifact, CorruptArtifact
 from hopwell.compile.key import SCHEMA
-from hopwell.errors import UnsafeCache
+from hopwell.errors import UnsafeCache, UnusableCache
 from hopwell.settings import settings
 
 #: After this long a waiting process stops trusting the lock's holder and compiles for itself.
@@ -93,16 +94,27 @@ class Entry(NamedTuple):
 class Cache:
     """An opened cache. Opening creates the directory, mode 0700, and checks that it is safe.
 
-    Raises :class:`UnsafeCache`; OSError when the directory cannot be made.
+    Raises :class:`UnsafeCache`, and :class:`UnusableCache` when there can be no such directory.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.entries = root / f"v{SCHEMA}"
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_safe(root)
-        self.entries.mkdir(mode=0o700, exist_ok=True)
-        check_safe(self.entries)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_safe(root)
+            self.entries.mkdir(mode=0o700, exist_ok=True)
+            check_safe(self.entries)
+        except UnsafeCache:  # an OSError too
+            raise
+        except (OSError, ValueError) as error:  # a ValueError: no path can hold a null
+            raise UnusableCache(
+                f"kernel cache {root}",
+                expected="a directory that exists or can be made",
+                actual=str(error),
+                consequence="Each process compiles for itself; set HOPWELL_CACHE_DIR, or "
+                "HOPWELL_CACHE=0 for no cache.",
+            ) from error
 
     def find(self, request: str, key: str | None) -> Artifact | None:
         """The entry for a key, or for any key of the request where no compiler is installed.
@@ -218,7 +230,7 @@ class Cache:
             if len(path.name) == 64:
                 with contextlib.suppress(OSError):
                     path.rmdir()
-        self.remove_stale(0.0)
+        self.remove_stale(-math.inf)  # also those of a clock that runs ahead
         return len(listing), sum(entry.bytes for entry in listing)
 
     def remove_stale(self, age: float = STALE_WRITE_SECONDS) -> None:

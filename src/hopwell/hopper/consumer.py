@@ -18,7 +18,6 @@ from cutlass.utils import hopper_helpers
 from hopwell.hopper.fragments import ROWS, convert, issue, operand_view, store_fragment
 from hopwell.hopper.plan import (
     MMA_M,
-    WARPGROUP,
     HopperForwardPlan,
     NamedBarrier,
     PSource,
@@ -226,6 +225,31 @@ class MmaWarpgroup:
         warpgroup.wait_group(0)
         rings.v.release(ordinal)
 
+    # -- blocks that only other warpgroups need --------------------------------------------
+
+    @cute.jit
+    def pass_over(self, ordinal: Int32, skipped: Int32, own: Int32) -> None:
+        """Let the tile's rightmost ``skipped`` blocks go by: none of this group's rows sees them.
+
+        Their payloads are waited for and released as if read, and their turns taken and passed, so
+        that every group makes the same number of scheduler calls per tile whatever it computes
+        (spec 0x04, "Persistent Work And Sparse Branches"). ``own`` blocks remain.
+        """
+        rings = self.rings
+        # Turns of a tile with n blocks: n - 1 overlapped, n + 1 serial; with none, none at all.
+        turns = skipped
+        if own == 0 and skipped > 0:
+            turns = skipped - 1 if const_expr(self.plan.overlap) else skipped + 1
+        for j in cutlass.range(skipped, unroll=1):
+            rings.k.wait_full(ordinal + j)
+            rings.k.release(ordinal + j)
+            if j < turns:
+                self.take_and_pass_turn()
+            rings.v.wait_full(ordinal + j)
+            rings.v.release(ordinal + j)
+        if skipped < turns:
+            self.take_and_pass_turn()
+
     # -- steps that both share -------------------------------------------------------------
 
     def new_scores(self) -> cute.Tensor:
@@ -256,7 +280,8 @@ class MmaWarpgroup:
         # Ordinary stores, then the tensor cores read: a proxy fence in every writer, then all meet.
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(
-            barrier_id=NamedBarrier.P_1.value + self.group, number_of_threads=WARPGROUP
+            barrier_id=NamedBarrier.P_1.value + self.group,
+            number_of_threads=self.plan.participants(NamedBarrier.P_1),
         )
 
     # -- ping-pong (spec 0x04) -------------------------------------------------------------
@@ -267,10 +292,17 @@ class MmaWarpgroup:
         if self.group == 0:
             self.arrive_turn(Int32(0))
 
+    def take_and_pass_turn(self) -> None:
+        """A turn in which nothing is issued."""
+        if self.plan.ping_pong:
+            self.wait_turn()
+            self.pass_turn()
+
     def wait_turn(self) -> None:
         """Wait until this warpgroup may issue its products."""
         cute.arch.barrier(
-            barrier_id=NamedBarrier.TURN_1.value + self.group, number_of_threads=2 * WARPGROUP
+            barrier_id=NamedBarrier.TURN_1.value + self.group,
+            number_of_threads=self.plan.participants(NamedBarrier.TURN_1),
         )
 
     def pass_turn(self) -> None:
@@ -282,5 +314,6 @@ class MmaWarpgroup:
     def arrive_turn(self, group: Int32) -> None:
         """Half of the arrivals that let ``group`` go; the group's own wait is the other half."""
         cute.arch.barrier_arrive(
-            barrier_id=NamedBarrier.TURN_1.value + group, number_of_threads=2 * WARPGROUP
+            barrier_id=NamedBarrier.TURN_1.value + group,
+            number_of_threads=self.plan.participants(NamedBarrier.TURN_1),
         )

@@ -12,7 +12,6 @@ from hopwell.hopper.fragments import ROWS, store_fragment
 from hopwell.hopper.plan import (
     MMA_M,
     WARP,
-    WARPGROUP,
     HopperForwardPlan,
     NamedBarrier,
     OutputStorage,
@@ -83,5 +82,5 @@ class Epilogue:
         """All of one MMA warpgroup meet."""
         cute.arch.barrier(
             barrier_id=NamedBarrier.OUTPUT_1.value + self.worker.group,
-            number_of_threads=WARPGROUP,
+            number_of_threads=self.plan.participants(NamedBarrier.OUTPUT_1),
         )

@@ -166,20 +166,23 @@ class HopperForward:
         while tile < schedule.total:
             block, head, batch = schedule.coordinates(tile)
             first_row = block * plan.tile_m + worker.group * MMA_M
-            blocks = visibility.blocks(block * plan.tile_m)
+            blocks = visibility.blocks(block * plan.tile_m, plan.tile_m)
+            own = visibility.blocks(first_row, MMA_M)
             for r in cutlass.range_constexpr(ROWS):
                 limits[r] = visibility.limit(first_row + row + 8 * r)
             worker.softmax.reset()
             worker.operands.o.fill(0.0)
             rings.q.wait_full(wave)
-            if blocks > 0:
+            worker.pass_over(kv_ordinal, blocks - own, own)
+            if own > 0:
                 slot = rings.q.stage(wave) * plan.mma_warpgroups + worker.group
                 q = worker.operands.q[None, None, None, slot]
-                clear = visibility.clear_blocks(first_row, blocks)
+                ordinal = kv_ordinal + blocks - own
+                clear = visibility.clear_blocks(first_row, own)
                 if const_expr(plan.overlap):
-                    worker.overlapped(q, kv_ordinal, blocks, clear)
+                    worker.overlapped(q, ordinal, own, clear)
                 else:
-                    worker.serial(q, kv_ordinal, blocks, clear)
+                    worker.serial(q, ordinal, own, clear)
             if const_expr(plan.output_storage is OutputStorage.OWN):
                 rings.q.release(wave)
             epilogue.write(first_row, row, head, batch, wave)

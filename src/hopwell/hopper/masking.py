@@ -22,12 +22,16 @@ class Visibility:
     seqlen_k: Int32
 
     @cute.jit
-    def blocks(self, first_row: Int32) -> Int32:
-        """Key blocks that the tile from ``first_row`` on visits: all that its last row sees."""
+    def blocks(self, first_row: Int32, rows: cutlass.Constexpr[int]) -> Int32:
+        """Key blocks that ``rows`` query rows from ``first_row`` on visit: what any of them sees.
+
+        Rows past the last query see none.
+        """
         keys = self.seqlen_k
         if const_expr(self.plan.causal):
-            last = cutlass.min(first_row + self.plan.tile_m, self.seqlen_q)
+            last = cutlass.min(first_row + rows, self.seqlen_q)
             keys = cutlass.max(cutlass.min(last + self.seqlen_k - self.seqlen_q, self.seqlen_k), 0)
+        keys = cutlass.select_(first_row < self.seqlen_q, keys, Int32(0))
         return cute.ceil_div(keys, self.plan.tile_n)
 
     @cute.jit

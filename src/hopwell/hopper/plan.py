@@ -7,9 +7,9 @@ head counts and the grid belong to :class:`hopwell.hopper.launch.Launch`.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from hopwell.errors import PlanError
 
@@ -64,7 +64,7 @@ class NamedBarrier(enum.IntEnum):
     TURN_1 = 1  # ping-pong ring: MMA warpgroup 1 may issue (spec 0x04)
     TURN_2 = 2
     TURN_3 = 3
-    OUTPUT_1 = 4  # MMA warpgroup 1 has written its rows of O to shared memory
+    OUTPUT_1 = 4  # MMA warpgroup 1's stage of O is free again; then: its rows are written
     OUTPUT_2 = 5
     OUTPUT_3 = 6
     P_1 = 7  # MMA warpgroup 1 has written its rows of P to shared memory
@@ -232,6 +232,10 @@ class HopperForwardPlan:
             MBarrierSpec(MBarrier.V_EMPTY, self.stages, warps, 0),
         )
 
+    def participants(self, barrier: NamedBarrier) -> int:
+        """Threads that complete a generation of ``barrier`` or of its family's members."""
+        return self.named_barriers[barrier]
+
     @property
     def named_barriers(self) -> dict[NamedBarrier, int]:
         """Participants of every named barrier that the kernel uses."""
@@ -324,10 +328,17 @@ class HopperForwardPlan:
     # -- validation ------------------------------------------------------------------------
 
     def __post_init__(self) -> None:
-        # Enums may arrive as their values, from JSON or the command line.
-        for name, kind in _ENUM_FIELDS.items():
-            object.__setattr__(self, name, kind(getattr(self, name)))
         check = _check
+        for name, kind in _FIELD_TYPES.items():
+            value = getattr(self, name)
+            if issubclass(kind, enum.Enum):
+                # Enums may arrive as their values, from JSON or the command line.
+                names = [member.value for member in kind]
+                check(value in names, name, f"one of {names}", value)
+                object.__setattr__(self, name, kind(value))
+            else:
+                # Exactly: 128.0 and True are equal to ints, and would be other text in the key.
+                check(type(value) is kind, name, f"of type {kind.__name__}", repr(value))
         check(self.dtype in DTYPES, "dtype", f"one of {sorted(DTYPES)}", self.dtype)
         for name in ("head_dim", "head_dim_v"):
             value = getattr(self, name)
@@ -425,17 +436,13 @@ class HopperForwardPlan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> HopperForwardPlan:
-        known = {field.name for field in fields(cls)}
-        _check(set(data) == known, "plan fields", sorted(known), sorted(data))
+        known = list(_FIELD_TYPES)
+        _check(isinstance(data, dict), "plan", f"an object of {known}", type(data).__name__)
+        _check(set(data) == set(known), "plan fields", known, list(data))
         return cls(**data)
 
 
-_ENUM_FIELDS: dict[str, Any] = {
-    "p_source": PSource,
-    "rescale": Rescale,
-    "tile_order": TileOrder,
-    "output_storage": OutputStorage,
-}
+_FIELD_TYPES: dict[str, type] = get_type_hints(HopperForwardPlan)
 
 
 def _check(holds: bool, what: str, expected: object, actual: object) -> None:

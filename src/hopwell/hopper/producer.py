@@ -37,11 +37,12 @@ class TensorCopy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stream:
+class KeyValueView:
     """K or V of one head instance on its way into a ring: the K/V view of the producer.
 
-    Dense keys only for now: block ``n`` is rows ``n * tile_n`` on of the global view. Ragged and
-    paged keys differ in this class alone.
+    Dense keys only for now: block ``n`` is rows ``n * tile_n`` on of the global view. Where a
+    block lies is this class's business alone (paged keys change nothing else); ragged keys also
+    need a length per instance in :class:`Visibility` and :class:`TileSchedule`.
     """
 
     copy: TensorCopy
@@ -58,8 +59,8 @@ class Stream:
         tile: tuple[int, int],
         head: Int32,
         batch: Int32,
-    ) -> Stream:
-        """The stream of (``head``, ``batch``)."""
+    ) -> KeyValueView:
+        """The view of (``head``, ``batch``)."""
         target, source = copy.partition(shared, tile, head, batch)
         return cls(copy, ring, source, target)
 
@@ -91,19 +92,24 @@ class Producer:
         """Load every tile of this CTA; return once all stages have been released."""
         plan, rings, schedule = self.plan, self.rings, self.schedule
         sQ, sK, sV = self.shared.q(), self.shared.k(), self.shared.v()
-        share = schedule.heads // self.heads_k  # query heads per key head
+        per_key_head = schedule.heads // self.heads_k  # query heads that share a key head
         kv_ordinal = Int32(0)
         wave = Int32(0)  # also Q's ordinal: every tile takes one Q payload, seen keys or not
         tile = schedule.tile(wave)
         while tile < schedule.total:
             block, head, batch = schedule.coordinates(tile)
-            blocks = self.visibility.blocks(block * plan.tile_m)
+            blocks = self.visibility.blocks(block * plan.tile_m, plan.tile_m)
             tQsQ, tQgQ = self.copy_q.partition(sQ, (MMA_M, plan.head_dim), head, batch)
-            keys = Stream.of(
-                self.copy_k, rings.k, sK, (plan.tile_n, plan.head_dim), head // share, batch
+            keys = KeyValueView.of(
+                self.copy_k, rings.k, sK, (plan.tile_n, plan.head_dim), head // per_key_head, batch
             )
-            values = Stream.of(
-                self.copy_v, rings.v, sV, (plan.tile_n, plan.head_dim_v), head // share, batch
+            values = KeyValueView.of(
+                self.copy_v,
+                rings.v,
+                sV,
+                (plan.tile_n, plan.head_dim_v),
+                head // per_key_head,
+                batch,
             )
             if blocks > 0:
                 # K first: its stage is free earlier than Q's, whose release ends the tile before.
@@ -129,7 +135,7 @@ class Producer:
                 ring.wait_empty(ordinal + ahead)
 
     @cute.jit
-    def walk(self, keys: Stream, values: Stream, ordinal: Int32, blocks: Int32) -> None:
+    def walk(self, keys: KeyValueView, values: KeyValueView, ordinal: Int32, blocks: Int32) -> None:
         """Key blocks from right to left, the first K already under way."""
         if const_expr(self.plan.overlap):
             # The overlapped body asks for K of block j before V of block j - 1.

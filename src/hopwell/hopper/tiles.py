@@ -11,7 +11,7 @@ from hopwell.hopper.plan import HopperForwardPlan, TileOrder
 
 #: CTAs that stream one instance's keys and values together in longest-first order. With as many
 #: different instances in flight as CTAs a causal forward is bound by memory (measured on H200:
-#: 288 instead of 357 TFLOP/s at d = 128, S = 512).
+#: 288 instead of 343 TFLOP/s at d = 128, S = 512; docs/notes/hopper-forward.md).
 CTAS_PER_INSTANCE = 4
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from hopwell.bench.flops import tflops
 from hopwell.bench.grid import Cell, standard_cell
 from hopwell.compile import Artifact, Kernel, Manifest
+from hopwell.decode import decode
 
 START_SECONDS = 180  # child start: torch import, CUDA context, peers
 STEP_SECONDS = 45  # one announced step; a peer may compile within it
@@ -56,7 +57,8 @@ class Variant:
         return plan["dtype"], plan["head_dim"], plan["head_dim_v"], plan["causal"]
 
     def load(self) -> Kernel:
-        return Kernel(Artifact(self.path, Manifest.from_json(self.manifest)), "cache")
+        manifest = decode(Manifest, (self.path / "manifest.json").read_text("utf-8"))
+        return Kernel(Artifact(self.path, manifest), "cache")
 
 
 def find_variants(root: Path, match: str) -> list[Variant]:

@@ -223,3 +223,13 @@ def test_a_first_call_needs_nothing_but_torch(stub: str) -> None:
     assert caches == "hit memory memory memory"
     assert sum(line.startswith("launch ") for line in lines) == 4
     assert modules == "['hopwell']"
+
+
+def test_a_library_asks_for_nothing_but_libc(warm_cache: str) -> None:
+    program = PRELUDE + "print(kernel.artifact.library)"
+    library = run_program(program, HOPWELL_CACHE_DIR=warm_cache).stdout.strip()
+    command = ["nm", "-D", "--undefined-only", library]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    needed = [line.split()[-1] for line in listing.splitlines() if " U " in line]
+    assert needed
+    assert all("@GLIBC_" in symbol for symbol in needed)

@@ -47,15 +47,18 @@ class Resources:
 
 def resources(cubin: bytes) -> Resources:
     """Raises ValueError when the image is no cubin of exactly one kernel."""
-    sections = dict(elf_sections(cubin))
-    code = [data for name, data in sections.items() if name.startswith(".text.")]
-    if len(code) != 1 or ".nv.info" not in sections:
+    sections = {section.name: section for section in elf_sections(cubin)}
+    code = [section.data for name, section in sections.items() if name.startswith(".text.")]
+    if len(code) != 1 or ".nv.info" not in sections or len(code[0]) % INSTRUCTION_BYTES:
         raise ValueError(f"expected a cubin of one kernel, found {len(code)}")
-    info = _attributes(sections[".nv.info"])
+    info = _attributes(sections[".nv.info"].data)
+    if _REGISTER_COUNT not in info:
+        raise ValueError("the cubin does not say how many registers its kernel has")
+    static = (s.size for name, s in sections.items() if name.startswith(".nv.shared."))
     return Resources(
         registers=info[_REGISTER_COUNT],
         stack_bytes=info.get(_FRAME_SIZE, 0),
-        static_shared_bytes=_static_shared(cubin),
+        static_shared_bytes=sum(static),
         operations=_operations(code[0]),
     )
 
@@ -68,24 +71,10 @@ def _attributes(data: bytes) -> dict[int, int]:
         position += 4
         if kind != _FORMAT_SIZED:
             continue  # the value is in the two bytes of the size
-        if size == 8:
+        if size == 8 and position + size <= len(data):
             found[attribute] = struct.unpack_from("<II", data, position)[1]
         position += size
     return found
-
-
-def _static_shared(cubin: bytes) -> int:
-    return sum(size for name, size in _section_sizes(cubin) if name.startswith(".nv.shared."))
-
-
-def _section_sizes(cubin: bytes) -> list[tuple[str, int]]:
-    """Sizes in memory, also of sections that occupy nothing in the file."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, _ = struct.unpack_from("<HHH", cubin, 0x3A)
-    names = [name for name, _ in elf_sections(cubin)]
-    return [
-        (names[i], struct.unpack_from("<IIQQQQ", cubin, table + i * size)[5]) for i in range(count)
-    ]
 
 
 def _operations(code: bytes) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -46,7 +47,7 @@ def test_the_tiny_kernel(actual: Actual) -> None:
     assert (actual.hgmma, actual.wgmma_unfenced, actual.usetmaxreg) == (4, 0, 2)
     assert (actual.local_accesses, actual.stack_bytes) == (0, 0)
     assert actual.shared_launched == actual.barriers_end == 24584
-    assert actual.ring_bytes == 16384 + 8
+    assert actual.payload_bytes == 3 * 8192 + 8
     assert actual.ctas_per_sm == 1
 
 
@@ -113,6 +114,7 @@ def test_an_image_that_is_no_cubin_is_refused(image: bytes, tiny: Artifact) -> N
 
 def _kernel(body: str, threads: int = 384) -> ptx.Kernel:
     return ptx.Kernel.parse(
+        ".extern .shared .align 1024 .b8 dynamic[];\n.shared .align 4 .b8 static_smem[64];\n"
         f".visible .entry k(\n.param .b32 k_param_0\n)\n.reqntid {threads}, 1, 1\n{{\n{body}\n}}\n"
     )
 
@@ -165,6 +167,39 @@ def test_what_depends_on_data_is_unknown() -> None:
     for register in ("%r1", "%r5", "%r6", "%r7", "%r99"):
         assert not view.value(register).exact, register
     assert view.address("[%r8+8]") == ptx.Value(72, exact=False)
+
+
+def test_an_unknown_count_is_none_and_not_a_guess() -> None:
+    body = """
+    ld.param.b32 %r1, [k_param_0];
+    add.s32 %r2, %r1, 128;
+    mbarrier.init.shared.b64 [dynamic], %r1;
+    mbarrier.init.shared.b64 [dynamic+8], 3;
+    mbarrier.arrive.expect_tx.shared.b64 _, [dynamic+8], %r2;
+    bar.sync 1, %r2;
+    bar.sync %r1, 64;
+    ret;
+    """
+    kernel = _kernel(body, threads=32)
+    view = ptx.WarpView(kernel, 0)
+    scene = inspection._Scene(kernel, [view], [ptx.reachable(view)])
+    assert inspection._mbarriers(scene) == (
+        MBarriers(0, 1, None, ()),
+        MBarriers(8, 1, 3, (None,)),
+    )
+    assert inspection._named_barriers(scene) == (
+        NamedBarrier(1, None, (0,), ()),
+        NamedBarrier(None, 64, (0,), ()),
+    )
+
+
+def test_only_dynamic_shared_memory_starts_at_zero(actual: Actual) -> None:
+    view = ptx.WarpView(_kernel("ret;"), 0)
+    assert view.value("dynamic") == ptx.Value(0)
+    assert not view.value("static_smem").exact
+    assert not view.value("other_shmem").exact
+    unknown = dataclasses.replace(actual, mbarriers=(MBarriers(24576, 1, 1, (None,)),))
+    assert unknown.payload_bytes is None
 
 
 def test_both_sides_of_an_unknown_branch_are_reachable() -> None:

@@ -1,4 +1,4 @@
-"""What a cubin says of a kernel: registers, stack, static shared memory, machine instructions.
+"""What a cubin says of a kernel: registers, stack, machine instructions.
 
 Reads the ELF sections directly, so that no disassembler has to be installed. Imports no plan.
 """
@@ -36,7 +36,6 @@ class Resources:
 
     registers: int
     stack_bytes: int
-    static_shared_bytes: int
     operations: dict[str, int]
 
     @property
@@ -55,7 +54,6 @@ def resources(cubin: bytes) -> Resources:
     return Resources(
         registers=info[_REGISTER_COUNT],
         stack_bytes=info.get(_FRAME_SIZE, 0),
-        static_shared_bytes=_static_shared(cubin),
         operations=_operations(code[0]),
     )
 
@@ -72,20 +70,6 @@ def _attributes(data: bytes) -> dict[int, int]:
             found[attribute] = struct.unpack_from("<II", data, position)[1]
         position += size
     return found
-
-
-def _static_shared(cubin: bytes) -> int:
-    return sum(size for name, size in _section_sizes(cubin) if name.startswith(".nv.shared."))
-
-
-def _section_sizes(cubin: bytes) -> list[tuple[str, int]]:
-    """Sizes in memory, also of sections that occupy nothing in the file."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    size, count, _ = struct.unpack_from("<HHH", cubin, 0x3A)
-    names = [name for name, _ in elf_sections(cubin)]
-    return [
-        (names[i], struct.unpack_from("<IIQQQQ", cubin, table + i * size)[5]) for i in range(count)
-    ]
 
 
 def _operations(code: bytes) -> dict[str, int]:

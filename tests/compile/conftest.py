@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.compile.helpers import TINY_KERNEL
-
-from hopwell.compile import key as keys
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _tiny_is_a_kernel() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(keys.KERNEL_MODULES, "TinyPlan", TINY_KERNEL)
-        yield
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 #: Python path of a new process: the package, and the tests as ``tests.compile``.
 PYTHONPATH = f"{ROOT / 'src'}:{ROOT}"
-TINY_KERNEL = "tests.compile.tiny_kernel"
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,15 @@ class TinyPlan:
     @property
     def arch(self) -> str:
         return "sm_90a"
+
+    @property
+    def kernel_module(self) -> str:
+        return "tests.compile.tiny_kernel"
+
+    @property
+    def expectation_module(self) -> None:
+        """Nothing is expected: its faults are there to be found by other means."""
+        return None
 
     def to_json(self) -> dict[str, Any]:
         return {"faults": list(self.faults)}

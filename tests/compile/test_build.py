@@ -16,10 +16,12 @@ from tests.compile.helpers import TinyPlan, run_program
 from hopwell.compile import artifact as files
 from hopwell.compile import build as builds
 from hopwell.compile import cache as caches
+from hopwell.compile import compare
 from hopwell.compile import kernel as kernels
 from hopwell.compile import key as keys
 from hopwell.compile.build import build
 from hopwell.errors import CompileDuringCapture, CompileError, CompilerMissing
+from hopwell.hopper.plan import forward_plan
 
 Manifests = dict[str, dict[str, Any]]
 
@@ -28,10 +30,8 @@ BUILD = """
 import json, pathlib, sys, tempfile
 {prelude}
 from tests.compile.helpers import TinyPlan
-from hopwell.compile import key
 from hopwell.compile.build import build
 from hopwell.hopper.plan import forward_plan
-key.KERNEL_MODULES["TinyPlan"] = "tests.compile.tiny_kernel"
 found = {{}}
 for plan in (TinyPlan(), forward_plan("bfloat16", (64, 64), True)):
     with tempfile.TemporaryDirectory() as directory:
@@ -79,6 +79,8 @@ def test_the_manifest_says_what_was_made(tmp_path: Path) -> None:
     assert "release" in manifest.assembler["version"]
     assert "-arch sm_90a" in manifest.assembler["options"]
     assert manifest.shared_launched == 3 * 64 * 64 * 2 + 8
+    assert manifest.assembler["linker"].startswith(("GNU ld", "GNU gold", "LLD", "mold"))
+    assert any(character.isdigit() for character in manifest.assembler["c_compiler"])
     assert manifest.resources["spill_bytes"] == 0
     assert str(tmp_path) not in artifact.ptx()
     assert str(Path(__file__).parent).encode() not in artifact.library.read_bytes()
@@ -147,10 +149,61 @@ def test_without_the_compiler_the_extra_is_named(
     assert kernels.find(TinyPlan()) is None
 
 
-def test_without_a_linker_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: None)
-    with pytest.raises(CompilerMissing, match="cc or gcc"):
+@pytest.mark.parametrize(
+    ("asked", "message"), [("", "cc or gcc"), ("no-such-compiler", "CC=no-such-compiler")]
+)
+def test_without_a_linker_it_is_named_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, message: str
+) -> None:
+    """A CC that is not there is not replaced by the gcc that is."""
+    monkeypatch.setenv("CC", asked)
+    if not asked:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(builds, "_compile", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(CompilerMissing, match=message):
         build(TinyPlan(), tmp_path)
+
+
+def test_the_linker_is_the_one_that_cc_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcc = builds.linker()
+    monkeypatch.setenv("CC", gcc)
+    monkeypatch.setenv("PATH", "")
+    assert builds.linker() == gcc
+
+
+class Expecting(TinyPlan):
+    """The tiny kernel with an expectation: this module's :func:`expected`."""
+
+    @property
+    def expectation_module(self) -> str:  # type: ignore[override]
+        return __name__
+
+
+THREADS = {"threads": 256}
+
+
+def expected(plan: Expecting) -> dict[str, object]:
+    return {"element type": "bf16", **THREADS}
+
+
+def test_a_kernel_that_is_not_what_its_plan_expects_fails_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    build(Expecting(), good)
+    monkeypatch.setitem(THREADS, "threads", 512)
+    with pytest.raises(CompileError, match="threads: 512") as caught:
+        build(Expecting(), bad)
+    assert caught.value.actual == "threads: 256"  # and only the row that fails
+    assert not list(bad.iterdir())
+
+
+def test_a_plan_without_an_expectation_says_so() -> None:
+    assert TinyPlan().expectation_module is None
+    assert compare.expected(TinyPlan()) == {}
+    assert compare.expected(forward_plan("bfloat16", (64, 64), True))
 
 
 def test_a_linker_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 
 import hopwell
 from hopwell.commands import demo
-from hopwell.compile import expect
+from hopwell.compile import compare
 
 CPU_ONLY = not torch.cuda.is_available()
 
@@ -50,12 +50,12 @@ def test_wrong_attention_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_that_is_not_what_was_compiled_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = expect.expected
+    right = compare.expected
 
     def wrong(plan: Any) -> dict[str, Any]:
         values = right(plan)
         return {**values, next(iter(values)): "something else"}
 
-    monkeypatch.setattr(expect, "expected", wrong)
+    monkeypatch.setattr(compare, "expected", wrong)
     monkeypatch.setattr(demo, "_attention", lambda *_: {"broken": []})
     assert not demo.report(lambda _: None)["ok"]

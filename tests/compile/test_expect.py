@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hopwell.compile import kernel as kernels
-from hopwell.compile.expect import compare, expected
+from hopwell.compile.compare import compare, expected
 from hopwell.compile.inspect import Actual, inspect
 from hopwell.hopper.plan import (
     HopperForwardPlan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ def test_the_tiny_kernel(actual: Actual) -> None:
     assert (actual.hgmma, actual.wgmma_unfenced, actual.usetmaxreg) == (4, 0, 2)
     assert (actual.local_accesses, actual.stack_bytes) == (0, 0)
     assert actual.shared_launched == actual.barriers_end == 24584
-    assert actual.ring_bytes == 16384 + 8
+    assert actual.payload_bytes == 3 * 8192 + 8
     assert actual.ctas_per_sm == 1
 
 
@@ -161,6 +162,7 @@ def test_an_instruction_without_its_operands_is_refused(body: str, tiny: Artifac
 
 def _kernel(body: str, threads: int = 384) -> ptx.Kernel:
     return ptx.Kernel.parse(
+        ".extern .shared .align 1024 .b8 dynamic[];\n.shared .align 4 .b8 static_smem[64];\n"
         f".visible .entry k(\n.param .b32 k_param_0\n)\n.reqntid {threads}, 1, 1\n{{\n{body}\n}}\n"
     )
 
@@ -236,6 +238,39 @@ def test_arithmetic_is_that_of_ptx(instruction: str, value: ptx.Value) -> None:
 def test_a_cta_has_threads() -> None:
     with pytest.raises(ValueError, match="without threads"):
         _kernel("ret;", threads=0)
+
+
+def test_an_unknown_count_is_none_and_not_a_guess() -> None:
+    body = """
+    ld.param.b32 %r1, [k_param_0];
+    add.s32 %r2, %r1, 128;
+    mbarrier.init.shared.b64 [dynamic], %r1;
+    mbarrier.init.shared.b64 [dynamic+8], 3;
+    mbarrier.arrive.expect_tx.shared.b64 _, [dynamic+8], %r2;
+    bar.sync 1, %r2;
+    bar.sync %r1, 64;
+    ret;
+    """
+    kernel = _kernel(body, threads=32)
+    view = ptx.WarpView(kernel, 0)
+    scene = inspection._Scene(kernel, [view], [ptx.reachable(view)])
+    assert inspection._mbarriers(scene) == (
+        MBarriers(0, 1, None, ()),
+        MBarriers(8, 1, 3, (None,)),
+    )
+    assert inspection._named_barriers(scene) == (
+        NamedBarrier(1, None, (0,), ()),
+        NamedBarrier(None, 64, (0,), ()),
+    )
+
+
+def test_only_dynamic_shared_memory_starts_at_zero(actual: Actual) -> None:
+    view = ptx.WarpView(_kernel("ret;"), 0)
+    assert view.value("dynamic") == ptx.Value(0)
+    assert not view.value("static_smem").exact
+    assert not view.value("other_shmem").exact
+    unknown = dataclasses.replace(actual, mbarriers=(MBarriers(24576, 1, 1, (None,)),))
+    assert unknown.payload_bytes is None
 
 
 def test_both_sides_of_an_unknown_branch_are_reachable() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.compile.helpers import TINY_KERNEL, TinyPlan, run_program
+from tests.compile.helpers import TinyPlan, run_program
 
 from hopwell.compile import key as keys
 from hopwell.hopper.plan import (
@@ -83,11 +83,10 @@ def test_equal_plans_have_equal_keys_and_all_shipped_ones_differ() -> None:
     assert keys.request_of(copy) == keys.request_of(PLAN)
 
 
-def test_two_classes_of_plan_never_share_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_classes_of_plan_never_share_a_request() -> None:
     class Other(TinyPlan):
         pass
 
-    monkeypatch.setitem(keys.KERNEL_MODULES, "Other", TINY_KERNEL)
     assert keys.request_of(Other()) != keys.request_of(TinyPlan())
 
 
@@ -122,11 +121,15 @@ def test_a_changed_source_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (root / "shared.py").write_text("def helper():\n    from root_kernel import late\n")
     (root / "late.py").write_text("import leaf_module\n")
     (root / "unrelated.py").write_text("")
-    monkeypatch.setitem(keys.KERNEL_MODULES, "TinyPlan", "root_kernel.forward")
+
+    class Plan(TinyPlan):
+        @property
+        def kernel_module(self) -> str:
+            return "root_kernel.forward"
 
     def request() -> str:
         keys.sources.cache_clear()
-        return keys.request_of(TinyPlan())
+        return keys.request_of(Plan())
 
     first = request()
     for name in ("forward", "shared", "late"):

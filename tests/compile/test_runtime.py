@@ -20,9 +20,8 @@ if stub:
     ctypes.CDLL(stub, mode=ctypes.RTLD_GLOBAL)
 import torch
 from tests.compile.helpers import TinyPlan
-from hopwell.compile import key, load
+from hopwell.compile import load
 from hopwell.errors import LaunchError
-key.KERNEL_MODULES["TinyPlan"] = "tests.compile.tiny_kernel"
 from tests.compile.cuda_tensors import arguments
 kernel = load(TinyPlan())
 """

@@ -98,7 +98,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     from hopwell import dispatch
     from hopwell.commands import explain
     from hopwell.compile import find_or_build
-    from hopwell.compile.expect import compare, expected
+    from hopwell.compile.compare import compare, expected
     from hopwell.compile.inspect import inspect
     from hopwell.problem import Problem
 

@@ -24,7 +24,8 @@ from typing import Any
 from hopwell.compile import artifact as files
 from hopwell.compile import key as keys
 from hopwell.compile.artifact import Artifact, Manifest
-from hopwell.compile.inspect import inspect
+from hopwell.compile.compare import compare, expected
+from hopwell.compile.inspect import Actual, inspect
 from hopwell.compile.key import Plan, Toolchain
 from hopwell.errors import CompileError, CompilerMissing
 
@@ -55,8 +56,8 @@ def build(plan: Plan, directory: Path) -> Artifact:
     """Compiles ``plan`` into ``directory`` (which exists and is empty).
 
     Raises :class:`CompilerMissing` without the compiler or a C compiler, and
-    :class:`CompileError` when the plan does not compile, or when the assembler serialised a
-    warpgroup MMA or ignored a register request.
+    :class:`CompileError` when the plan does not compile, when the assembler serialised a
+    warpgroup MMA or ignored a register request, or when the kernel is not what the plan expects.
     """
     compiler = keys.toolchain(plan.arch)
     if compiler is None:
@@ -67,6 +68,7 @@ def build(plan: Plan, directory: Path) -> Artifact:
             consequence=f"Plan {plan.name} has no compiled kernel here and cannot be compiled.",
         )
     _check_settings()
+    link_with = linker()
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="hopwell-") as scratch:
         compiled, log = _compile(plan, Path(scratch))
@@ -74,8 +76,10 @@ def build(plan: Plan, directory: Path) -> Artifact:
         symbol = _export_symbol(plan)
         object_file = Path(scratch) / "kernel.o"
         compiled.export_to_c(object_file_path=str(object_file), function_name=symbol)
-        linker = _link(object_file, directory / files.LIBRARY, symbol)
         launched = _launched_shared_bytes(str(compiled.ir_module))
+        actual = inspect(ptx, cubin, launched)
+        _check_expectation(plan, actual)
+        _link(object_file, directory / files.LIBRARY, symbol, link_with)
     _check_variant(compiler)
     manifest = Manifest(
         schema=keys.SCHEMA,
@@ -92,13 +96,13 @@ def build(plan: Plan, directory: Path) -> Artifact:
         so_sha256=keys.sha256((directory / files.LIBRARY).read_bytes()),
         host=keys.host_abi(),
         toolchain=compiler.to_json(),
-        assembler=_assembler(cubin) | {"linker": linker},
-        sources=keys.sources(keys.kernel_module(plan)),
+        assembler=_assembler(cubin) | _linker_versions(link_with),
+        sources=keys.sources(plan.kernel_module),
         dependencies=_dependencies(),
         assembler_log=log,
         compile_seconds=round(time.perf_counter() - start, 3),
         shared_launched=launched,
-        resources=inspect(ptx, cubin, launched).to_json() | {"spill_bytes": _spill_bytes(log)},
+        resources=actual.to_json() | {"spill_bytes": _spill_bytes(log)},
     )
     return files.write(directory, manifest, ptx, cubin)
 
@@ -122,7 +126,7 @@ def _compile(plan: Plan, scratch: Path) -> tuple[Any, str]:
     """The compiled function and the assembler's log."""
     from cutlass import cute
 
-    kernel = importlib.import_module(keys.kernel_module(plan))
+    kernel = importlib.import_module(plan.kernel_module)
     options = keys.COMPILE_OPTIONS.format(arch=plan.arch)
     options += f" --keep-ptx --keep-cubin --dump-dir {shlex.quote(str(scratch))}"
     console = io.StringIO()
@@ -185,6 +189,18 @@ def _check_log(plan: Plan, log: str) -> None:
         )
 
 
+def _check_expectation(plan: Plan, actual: Actual) -> None:
+    """Every value that the plan names; a plan without an expectation names none."""
+    wrong = [row for row in compare(expected(plan), actual) if not row.ok]
+    if wrong:
+        raise CompileError(
+            f"the compiled {plan.name}",
+            expected="; ".join(f"{row.name}: {row.expected}" for row in wrong),
+            actual="; ".join(f"{row.name}: {row.actual}" for row in wrong),
+            consequence="The kernel is not the one that was planned, and is not kept.",
+        )
+
+
 def _launched_shared_bytes(host_ir: str) -> int | None:
     """Dynamic shared memory that the exported host code asks for, or None when it computes it.
 
@@ -215,33 +231,51 @@ def _entry(ptx: str) -> str:
     return str(entries[0])
 
 
-def _link(object_file: Path, library: Path, symbol: str) -> str:
-    """Links the exported object with our runtime. Returns the linker's version."""
-    linker = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
-    if linker is None:
+def linker() -> str:
+    """Path of the C compiler that links kernels: the one that CC names, else cc or gcc.
+
+    Raises :class:`CompilerMissing`; a CC that is not there is never replaced by another.
+    """
+    asked = os.environ.get("CC", "")
+    found = shutil.which(asked) if asked else shutil.which("cc") or shutil.which("gcc")
+    if found is None:
         raise CompilerMissing(
             "C compiler",
-            expected="cc or gcc on PATH, or CC in the environment",
-            actual="none",
-            consequence="The exported kernel cannot be linked.",
+            expected="the one program that CC names" if asked else "cc or gcc on PATH",
+            actual=f"CC={asked}, which is not there" if asked else "neither",
+            consequence="Kernels cannot be linked, so none is compiled. Install gcc, or set CC.",
         )
-    command = [linker, *keys.LINK_OPTIONS, "-o", str(library), str(object_file)]
+    return found
+
+
+def _link(object_file: Path, library: Path, symbol: str, program: str) -> None:
+    """Links the exported object with our runtime."""
+    command = [program, *keys.LINK_OPTIONS, "-o", str(library), str(object_file)]
     command += [f"-DHOPWELL_ENTRY=__tvm_ffi_{symbol}", str(keys.RUNTIME_SOURCE)]
     command += ["-ldl", "-lpthread"]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=_LINK_TIMEOUT_SECONDS
-    )
+    done = _run(command)
     if done.returncode != 0:
         raise CompileError(
             "linking the exported kernel",
-            expected=f"{Path(linker).name} to succeed",
+            expected=f"{Path(program).name} to succeed",
             actual=f"status {done.returncode}: {done.stderr.strip()}",
             consequence="The plan has no kernel.",
         )
-    version = subprocess.run(
-        [linker, "-dumpfullversion"], check=True, capture_output=True, text=True
+
+
+def _linker_versions(program: str) -> dict[str, str]:
+    """What compiled the runtime and what linked it, in their own words."""
+
+    def first_line(*option: str) -> str:
+        return next(iter(_run([program, *option]).stdout.splitlines()), "unknown")
+
+    return {"c_compiler": first_line("--version"), "linker": first_line("-Wl,--version")}
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=_LINK_TIMEOUT_SECONDS
     )
-    return f"{Path(linker).name} {version.stdout.strip()}"
 
 
 def _check_variant(compiler: Toolchain) -> None:

@@ -32,8 +32,8 @@ class MBarriers:
 
     offset: int
     count: int
-    arrivals: int
-    transaction_bytes: tuple[int, ...]
+    arrivals: int | None
+    transaction_bytes: tuple[int | None, ...]
 
     def __str__(self) -> str:
         text = f"{self.count} at {self.offset}, {self.arrivals} arrivals"
@@ -44,8 +44,8 @@ class MBarriers:
 class NamedBarrier:
     """One hardware barrier: participants in threads, and the warps that wait on or signal it."""
 
-    id: int
-    threads: int
+    id: int | None
+    threads: int | None
     waiting: tuple[int, ...]
     arriving: tuple[int, ...]
 
@@ -105,15 +105,31 @@ class Actual:
     registers: int
     local_accesses: int
     stack_bytes: int
-    shared_reserved: int
     shared_launched: int | None
     ctas_per_sm: int | None
 
     @property
-    def ring_bytes(self) -> int:
-        """Shared memory that loads fill, over all stages, and the mbarriers."""
-        loaded = sum(run.count * sum(run.transaction_bytes) for run in self.mbarriers)
-        return loaded + MBARRIER_BYTES * sum(run.count for run in self.mbarriers)
+    def payload_bytes(self) -> int | None:
+        """Shared memory without padding between the rings; None when it cannot be known.
+
+        The rings are what loads fill, over all stages. What threads fill (P, O) has no size in
+        the code: it is what lies between the last ring and the first mbarrier.
+        """
+        rings, last_end = 0, 0
+        for copies in self.tensor_copies:
+            if copies.barrier is None:
+                continue
+            run = next((run for run in self.mbarriers if run.offset == copies.barrier), None)
+            if run is None or len(run.transaction_bytes) != 1 or run.transaction_bytes[0] is None:
+                return None
+            ring = run.count * run.transaction_bytes[0]
+            rings += ring
+            last_end = max(last_end, copies.offset + ring)
+        if not self.mbarriers:
+            return None
+        first = min(run.offset for run in self.mbarriers)
+        barriers = MBARRIER_BYTES * sum(run.count for run in self.mbarriers)
+        return rings + (first - last_end) + barriers
 
     @property
     def barriers_end(self) -> int:
@@ -166,7 +182,6 @@ def inspect(ptx: str, cubin: bytes, shared_launched: int | None = None) -> Actua
         registers=found.registers,
         local_accesses=found.local_accesses,
         stack_bytes=found.stack_bytes,
-        shared_reserved=found.static_shared_bytes,
         shared_launched=shared_launched,
         ctas_per_sm=_ctas_per_sm(kernel.required_threads, found.registers, shared_launched),
     )
@@ -199,42 +214,45 @@ class _Scene:
 def _mbarriers(scene: _Scene) -> tuple[MBarriers, ...]:
     view = scene.views[0]
     arrivals = {
-        scene.address(s, s.operand(0)): view.value(s.operand(1)).constant
+        scene.address(s, s.operand(0)): view.value(s.operand(1)).known
         for s in scene.select("mbarrier.init")
     }
-    armed: dict[int, set[int]] = {}
+    armed: dict[int, set[int | None]] = {}
     for s in scene.select("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
-        size = view.value(s.operand(-1))
         barrier = s.operand(0, among="[")
-        armed.setdefault(scene.address(s, barrier), set()).add(size.constant if size.exact else -1)
-    runs: list[tuple[int, int, int]] = []
+        size = view.value(s.operand(-1)).known
+        armed.setdefault(scene.address(s, barrier), set()).add(size)
+    runs: list[tuple[int, int, int | None]] = []
     for offset, count in sorted(arrivals.items()):
         if runs:
             start, length, expected = runs[-1]
             adjacent = offset == start + length * MBARRIER_BYTES
-            if adjacent and expected == count and offset not in armed:
+            if adjacent and count == expected and count is not None and offset not in armed:
                 runs[-1] = (start, length + 1, expected)
                 continue
         runs.append((offset, 1, count))
     return tuple(
-        MBarriers(offset, length, count, tuple(sorted(armed.get(offset, ()))))
+        MBarriers(offset, length, count, tuple(sorted(armed.get(offset, ()), key=_unknown_last)))
         for offset, length, count in runs
     )
 
 
+def _unknown_last(value: int | None) -> tuple[bool, int]:
+    return value is None, value or 0
+
+
 def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
-    waiting: dict[tuple[int, int], set[int]] = {}
-    arriving: dict[tuple[int, int], set[int]] = {}
+    waiting: dict[tuple[int | None, int | None], set[int]] = {}
+    arriving: dict[tuple[int | None, int | None], set[int]] = {}
     for s in scene.select("bar.", "barrier.sync", "barrier.arrive", "barrier.cta"):
         side = arriving if ".arrive" in s.opcode else waiting
         for warp in scene.warps(s):
             view = scene.views[warp]
-            number = view.value(s.operand(0))
-            threads = scene.kernel.required_threads or 0
+            number = view.value(s.operand(0)).known
+            threads = scene.kernel.required_threads
             if len(s.operands) > 1:
-                threads = view.value(s.operands[1]).constant
-            key = (number.constant if number.exact else -1, threads)
-            side.setdefault(key, set()).add(warp)
+                threads = view.value(s.operand(1)).known
+            side.setdefault((number, threads), set()).add(warp)
     return tuple(
         NamedBarrier(
             number,
@@ -242,7 +260,9 @@ def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
             tuple(sorted(waiting.get((number, threads), ()))),
             tuple(sorted(arriving.get((number, threads), ()))),
         )
-        for number, threads in sorted(waiting.keys() | arriving.keys())
+        for number, threads in sorted(
+            waiting.keys() | arriving.keys(), key=lambda key: tuple(map(_unknown_last, key))
+        )
     )
 
 

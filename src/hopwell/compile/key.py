@@ -29,8 +29,6 @@ import hopwell
 SCHEMA = 1
 #: What runtime.c exports and :mod:`hopwell.compile.kernel` calls; changes with either's structs.
 CALL_ABI = "hopwell_launch 1"
-#: The module whose ``trace(plan)`` gives a plan's kernel, by the plan's class.
-KERNEL_MODULES = {"HopperForwardPlan": "hopwell.hopper.forward"}
 #: Options of the DSL and its assembler. The assembler's remarks are how its warnings are seen.
 COMPILE_OPTIONS = "--enable-tvm-ffi --gpu-arch {arch} remarks{{ptx}}"
 #: Options of the host linker: nothing of the build machine may enter the file, and nothing that
@@ -59,6 +57,19 @@ class Plan(Protocol):
     @property
     def arch(self) -> str: ...
 
+    @property
+    def kernel_module(self) -> str:
+        """Dotted name of the module whose ``trace(plan)`` gives the kernel."""
+        ...
+
+    @property
+    def expectation_module(self) -> str | None:
+        """Dotted name of the module whose ``expected(plan)`` names what the artifact must hold.
+
+        None for a plan of which nothing is expected but that it compiles.
+        """
+        ...
+
     def to_json(self) -> dict[str, Any]: ...
 
 
@@ -80,11 +91,6 @@ def sha256(data: bytes) -> str:
 
 def _canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def kernel_module(plan: Plan) -> str:
-    """Dotted name of the module that traces the plan's kernel."""
-    return KERNEL_MODULES[type(plan).__name__]
 
 
 # -- sources -------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ def request_of(plan: Plan) -> str:
             {
                 "schema": SCHEMA,
                 "plan": {"kind": type(plan).__name__, "arch": plan.arch, **plan.to_json()},
-                "sources": sources(kernel_module(plan)),
+                "sources": sources(plan.kernel_module),
                 "host": host_abi(),
             }
         )

@@ -17,7 +17,8 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LABEL = re.compile(r"([$\w]+):\s*")
 _STATEMENT = re.compile(r"(?:@(!?)(%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)[^{]*\)([^{]*)\{")
-_DIRECTIVE = r"\.{}\s+(\d+)"
+#: Dynamic shared memory: the array of no length that the launch gives one.
+_DYNAMIC_SHARED = re.compile(r"\.extern\s+\.shared\b[^;]*?([\w$]+)\s*\[\s*\]")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Kernel:
 
     name: str
     required_threads: int | None
-    min_ctas_per_sm: int | None
+    #: Names of dynamic shared memory, which starts at offset 0.
+    dynamic_shared: frozenset[str]
     statements: tuple[Statement, ...]
     labels: dict[str, int]
     definitions: dict[str, tuple[Statement, ...]] = field(repr=False)
@@ -80,16 +82,11 @@ class Kernel:
         return cls(
             name,
             threads,
-            _directive(directives, "minnctapersm"),
+            frozenset(_DYNAMIC_SHARED.findall(text)),
             tuple(statements),
             labels,
             definitions,
         )
-
-
-def _directive(text: str, name: str) -> int | None:
-    found = re.search(_DIRECTIVE.format(name), text)
-    return int(found.group(1)) if found is not None else None
 
 
 def split(operands: str) -> tuple[str, ...]:
@@ -152,6 +149,11 @@ class Value:
     constant: int
     exact: bool = True
 
+    @property
+    def known(self) -> int | None:
+        """The value, or None when a part of it is unknown."""
+        return self.constant if self.exact else None
+
 
 UNKNOWN = Value(0, False)
 
@@ -213,8 +215,7 @@ class WarpView:
         if operand in ("%tid.y", "%tid.z"):
             return Value(0)
         if not operand.startswith("%"):
-            # A shared-memory symbol: addresses count from it.
-            return Value(0) if "shmem" in operand or "smem" in operand else UNKNOWN
+            return Value(0) if operand in self.kernel.dynamic_shared else UNKNOWN
         if operand not in self._known:
             self._known[operand] = UNKNOWN  # a loop through itself stays unknown
             self._known[operand] = self._defined_value(operand, depth + 1)

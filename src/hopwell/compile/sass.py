@@ -1,4 +1,4 @@
-"""What a cubin says of a kernel: registers, stack, static shared memory, machine instructions.
+"""What a cubin says of a kernel: registers, stack, machine instructions.
 
 Reads the ELF sections directly, so that no disassembler has to be installed. Imports no plan.
 """
@@ -36,7 +36,6 @@ class Resources:
 
     registers: int
     stack_bytes: int
-    static_shared_bytes: int
     operations: dict[str, int]
 
     @property
@@ -54,11 +53,9 @@ def resources(cubin: bytes) -> Resources:
     info = _attributes(sections[".nv.info"].data)
     if _REGISTER_COUNT not in info:
         raise ValueError("the cubin does not say how many registers its kernel has")
-    static = (s.size for name, s in sections.items() if name.startswith(".nv.shared."))
     return Resources(
         registers=info[_REGISTER_COUNT],
         stack_bytes=info.get(_FRAME_SIZE, 0),
-        static_shared_bytes=sum(static),
         operations=_operations(code[0]),
     )
 

@@ -33,6 +33,8 @@ MMA_K = 16
 REGISTER_UNIT = 8
 
 DTYPES = {"bfloat16": 2, "float16": 2}
+#: Short names, for the names of plans and for tables.
+SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 #: Register targets (producer, consumer) by number of MMA warpgroups; spec 0x02's table.
 #: Their sum over the CTA may not pass the pool that the launch owns.
@@ -159,6 +161,16 @@ class HopperForwardPlan:
     @property
     def arch(self) -> str:
         return "sm_90a"
+
+    @property
+    def kernel_module(self) -> str:
+        """The module whose ``trace(plan)`` gives the kernel."""
+        return "hopwell.hopper.forward"
+
+    @property
+    def expectation_module(self) -> str | None:
+        """The module whose ``expected(plan)`` says what the compiled kernel must hold."""
+        return "hopwell.hopper.expect"
 
     @property
     def element_bytes(self) -> int:
@@ -312,66 +324,53 @@ class HopperForwardPlan:
         """K steps of one PV product."""
         return self.tile_n // MMA_K
 
-    @property
-    def logical_accumulator_words(self) -> int:
-        """32-bit words per MMA thread of O, S and register P while both products are in flight.
-
-        Spec 0x05, "Register Liveness Is The Capacity Contract": a lower bound, not a prediction.
-        """
-        o = MMA_M * self.head_dim_v // WARPGROUP
-        s = MMA_M * self.tile_n // WARPGROUP
-        in_registers = self.overlap and self.p_source is PSource.REGISTERS
-        p = s * self.element_bytes // 4 if in_registers else 0
-        return o + s + p
-
     # -- validation ------------------------------------------------------------------------
 
     def __post_init__(self) -> None:
-        check = _check
         for name, kind in _FIELD_TYPES.items():
             value = getattr(self, name)
             if issubclass(kind, enum.Enum):
                 # Enums may arrive as their values, from JSON or the command line.
                 names = [member.value for member in kind]
-                check(value in names, name, f"one of {names}", value)
+                _check(value in names, name, f"one of {names}", value)
                 object.__setattr__(self, name, kind(value))
             else:
                 # Exactly: 128.0 and True are equal to ints, and would be other text in the key.
-                check(type(value) is kind, name, f"of type {kind.__name__}", repr(value))
-        check(self.dtype in DTYPES, "dtype", f"one of {sorted(DTYPES)}", self.dtype)
+                _check(type(value) is kind, name, f"of type {kind.__name__}", repr(value))
+        _check(self.dtype in DTYPES, "dtype", f"one of {sorted(DTYPES)}", self.dtype)
         for name in ("head_dim", "head_dim_v"):
             value = getattr(self, name)
-            check(
+            _check(
                 MMA_K <= value <= 256 and value % 32 == 0, name, "a multiple of 32 up to 256", value
             )
-        check(
+        _check(
             self.tile_m in (64, 128, 192),
             "tile_m",
             "64, 128 or 192 (one to three MMA warpgroups)",
             self.tile_m,
         )
-        check(
+        _check(
             16 <= self.tile_n <= 256 and self.tile_n % MMA_K == 0,
             "tile_n",
             "a multiple of 16 up to 256",
             self.tile_n,
         )
-        check(1 <= self.stages <= 8, "stages", "1 to 8", self.stages)
-        check(1 <= self.q_stages <= 2, "q_stages", "1 or 2", self.q_stages)
-        check(
+        _check(1 <= self.stages <= 8, "stages", "1 to 8", self.stages)
+        _check(1 <= self.q_stages <= 2, "q_stages", "1 or 2", self.q_stages)
+        _check(
             not self.overlap or self.stages >= 2,
             "stages",
             "at least 2 when two key blocks are in flight",
             self.stages,
         )
         admitted = ping_pong_admitted(self.mma_warpgroups, self.overlap, self.head_dim)
-        check(
+        _check(
             not self.ping_pong or admitted,
             "ping_pong",
             "False, by the admission rule of spec 0x04",
             self.ping_pong,
         )
-        check(
+        _check(
             self.overlap or self.rescale is Rescale.BEFORE,
             "rescale",
             "before: without overlap no product is pending when O is rescaled",
@@ -379,26 +378,26 @@ class HopperForwardPlan:
         )
         for name in ("producer_registers", "consumer_registers"):
             value = getattr(self, name)
-            check(
+            _check(
                 24 <= value <= 256 and value % REGISTER_UNIT == 0,
                 name,
                 "a multiple of 8 in [24, 256]",
                 value,
             )
         pool = self.launch_registers * self.threads
-        check(
+        _check(
             self.register_pool <= pool,
             "register targets",
             f"at most the {pool} registers owned at launch",
             self.register_pool,
         )
-        check(
+        _check(
             self.output_storage is OutputStorage.OWN or self.o_bytes <= self.q_bytes,
             "output_storage",
             f"O's {self.o_bytes} bytes inside Q's {self.q_bytes}",
             self.output_storage.value,
         )
-        check(
+        _check(
             self.shared_bytes <= MAX_SHARED_BYTES,
             "shared memory",
             f"at most {MAX_SHARED_BYTES} bytes",
@@ -412,7 +411,7 @@ class HopperForwardPlan:
         """Readable and unique: two plans with one name are equal."""
         parts = [
             "hopwell_forward_sm90",
-            {"bfloat16": "bf16", "float16": "fp16"}[self.dtype],
+            SHORT_DTYPES[self.dtype],
             f"d{self.head_dim}x{self.head_dim_v}",
             "causal" if self.causal else "full",
             f"m{self.tile_m}n{self.tile_n}s{self.stages}q{self.q_stages}",

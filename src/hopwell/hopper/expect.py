@@ -1,18 +1,11 @@
-"""What a plan expects of its compiled kernel, beside what the inspector found.
+"""What a Hopper forward plan expects of its compiled kernel. Reads the plan alone.
 
-:func:`expected` reads the plan alone and :mod:`hopwell.compile.inspect` the artifact alone; they
-meet only in :func:`compare`.
+:mod:`hopwell.compile.compare` puts it beside what the inspector found in the artifact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from hopwell.compile.inspect import (
-    MBARRIER_BYTES,
-    Actual,
     MBarriers,
     NamedBarrier,
     RegisterTarget,
@@ -37,24 +30,6 @@ _SWIZZLES = (128, 64, 32)
 NO_SPILLS_UP_TO = 128
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the comparison."""
-
-    name: str
-    expected: object
-    actual: object
-    ok: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "expected": str(self.expected),
-            "actual": str(self.actual),
-            "ok": self.ok,
-        }
-
-
 def expected(plan: HopperForwardPlan) -> dict[str, object]:
     """Named values that the plan demands of PTX, cubin and launch.
 
@@ -70,8 +45,8 @@ def expected(plan: HopperForwardPlan) -> dict[str, object]:
         "register targets in all": 2,
         "USETMAXREG instructions": 2,
         "element type": {"bfloat16": "bf16", "float16": "f16"}[plan.dtype],
-        "shared memory raw, rings": _ring_bytes(plan),
-        "shared memory map's end": plan.shared_bytes,
+        "shared memory raw": plan.shared_bytes_raw,
+        "shared memory aligned": plan.shared_bytes,
         "shared memory launched": plan.shared_bytes,
         "CTAs per SM": plan.ctas_per_sm,
     }
@@ -82,9 +57,7 @@ def expected(plan: HopperForwardPlan) -> dict[str, object]:
             offset, spec.count, spec.arrivals, transactions
         )
     values["mbarriers in all"] = sum(spec.count for spec in plan.mbarriers)
-    for barrier in _named_barriers(plan):
-        name = plans.NamedBarrier(barrier.id).name.lower()
-        values[f"named barrier {name}"] = barrier
+    values |= _named_barriers(plan)
     values["named barriers in all"] = len(plan.named_barriers)
     values |= _tensor_copies(plan)
     values |= _wgmma(plan)
@@ -100,16 +73,10 @@ def _warps(*groups: int) -> tuple[int, ...]:
     return tuple(g * WARPS_PER_WARPGROUP + i for g in groups for i in range(WARPS_PER_WARPGROUP))
 
 
-def _ring_bytes(plan: HopperForwardPlan) -> int:
-    """Payload of the Q, K and V rings and their barriers, without padding."""
-    barriers = sum(spec.count for spec in plan.mbarriers) * MBARRIER_BYTES
-    return barriers + sum(plan.region(name).bytes for name in ("q", "k", "v"))
-
-
-def _named_barriers(plan: HopperForwardPlan) -> list[NamedBarrier]:
+def _named_barriers(plan: HopperForwardPlan) -> dict[str, object]:
     """Turns: the group itself waits; the group before it in the ring arrives, and the first group
     once for the last (spec 0x04). The others are meetings of one group, the first of the CTA."""
-    found = []
+    found: dict[str, object] = {}
     groups = plan.mma_warpgroups
     waiting: tuple[int, ...]
     arriving: tuple[int, ...]
@@ -124,7 +91,9 @@ def _named_barriers(plan: HopperForwardPlan) -> list[NamedBarrier]:
                 before = group - 1 or groups
                 # The opening credit: warpgroup 1 gives itself the first turn.
                 arriving = _warps(*sorted({before, 1} if group == 1 else {before}))
-        found.append(NamedBarrier(int(barrier), threads, waiting, arriving))
+        found[f"named barrier {barrier.name.lower()}"] = NamedBarrier(
+            int(barrier), threads, waiting, arriving
+        )
     return found
 
 
@@ -178,46 +147,3 @@ def _wgmma(plan: HopperForwardPlan) -> dict[str, object]:
         "HGMMA instructions": instructions,
         "O multiplies between the products": rescaled if before else 0,
     }
-
-
-# -- comparison ----------------------------------------------------------------------------
-
-_VALUES: dict[str, Callable[[Actual], object]] = {
-    "threads": lambda a: a.threads,
-    "registers at launch": lambda a: a.registers,
-    "register targets in all": lambda a: len(a.register_targets),
-    "USETMAXREG instructions": lambda a: a.usetmaxreg,
-    "element type": lambda a: a.element_type,
-    "shared memory raw, rings": lambda a: a.ring_bytes,
-    "shared memory map's end": lambda a: a.barriers_end,
-    "shared memory launched": lambda a: a.shared_launched,
-    "CTAs per SM": lambda a: a.ctas_per_sm,
-    "mbarriers in all": lambda a: sum(run.count for run in a.mbarriers),
-    "named barriers in all": lambda a: len(a.named_barriers),
-    "wgmma order": lambda a: a.wgmma_order,
-    "wgmma groups without a fence": lambda a: a.wgmma_unfenced,
-    "HGMMA instructions": lambda a: a.hgmma,
-    "O multiplies between the products": lambda a: a.multiplies_between_products,
-    "mirrored tile order": lambda a: a.cta_order_mirrored,
-    "local memory accesses": lambda a: a.local_accesses,
-    "stack bytes": lambda a: a.stack_bytes,
-}
-
-
-def compare(expected: Mapping[str, object], actual: Actual) -> list[Row]:
-    """One row per expected value. A barrier or copy that is not where it should be is None."""
-    rows = []
-    for name, value in expected.items():
-        found: object
-        if isinstance(value, MBarriers):
-            found = next((run for run in actual.mbarriers if run.offset == value.offset), None)
-        elif isinstance(value, NamedBarrier):
-            found = next((b for b in actual.named_barriers if b.id == value.id), None)
-        elif isinstance(value, RegisterTarget):
-            found = next((t for t in actual.register_targets if t.warps == value.warps), None)
-        elif isinstance(value, TensorCopies):
-            found = next((c for c in actual.tensor_copies if c.barrier == value.barrier), None)
-        else:
-            found = _VALUES[name](actual)
-        rows.append(Row(name, value, found, found == value))
-    return rows

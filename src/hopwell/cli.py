@@ -34,7 +34,7 @@ RECORDS = Path("benchmarks/records")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
-Records = Annotated[Path, typer.Option(help="Directory of records.", exists=True, file_okay=False)]
+Records = Annotated[Path, typer.Option(help="Directory of records.", file_okay=False)]
 
 
 @app.command()
@@ -89,10 +89,19 @@ def explain(
     causal: Annotated[bool, typer.Option("--causal", help="Causal mask.")] = False,
     left: Annotated[int | None, typer.Option(help="Keys visible to the left.")] = None,
     right: Annotated[int | None, typer.Option(help="Keys visible to the right.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the scores; 1/sqrt(head_dim).")] = None,
     softcap: Annotated[float | None, typer.Option(help="Cap of the scores.")] = None,
     sink: Annotated[bool, typer.Option("--sink", help="With an attention sink.")] = False,
+    strides: Annotated[
+        str, typer.Option(help="Of q, k and v: tma (the copy engine can address them) or other.")
+    ] = "tma",
+    lse: Annotated[bool, typer.Option("--lse", help="With the log-sum-exp.")] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time.")
+    ] = False,
     grad: Annotated[bool, typer.Option("--grad", help="With a gradient.")] = False,
     backend: Annotated[str, typer.Option(help="auto, hopper or cpu.")] = "auto",
+    fallback: Annotated[str, typer.Option(help="error or torch.")] = "error",
     as_json: Json = False,
 ) -> None:
     """Which backend takes a problem, and what every other one refuses."""
@@ -111,13 +120,18 @@ def explain(
         dtype=dtype,
         device=device,
         arch=arch if device == "cuda" else None,
-        scale=max(head_dim, 1) ** -0.5,
+        scale=max(head_dim, 1) ** -0.5 if scale is None else scale,
+        q_strides=strides,
+        k_strides=strides,
+        v_strides=strides,
         mask=Mask.of(causal, check_window((left, right))),
         softcap=softcap,
         sink=sink,
+        return_lse=lse,
+        deterministic=deterministic,
         needs_grad=grad,
     )
-    display.emit(explain.report(problem, backend), explain.render, as_json)
+    display.emit(explain.report(problem, backend, fallback), explain.render, as_json)
 
 
 @app.command()

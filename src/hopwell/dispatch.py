@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hopwell.errors import (
     GradientUnsupported,
+    HopwellError,
     InputError,
     InputTypeError,
     Refusal,
@@ -204,11 +205,15 @@ def gradient_unsupported() -> GradientUnsupported:
 
 
 class Explanation(NamedTuple):
-    """What would run, and what every other asked backend refuses. ``str()`` is for people."""
+    """What would run, and what every other asked backend refuses. ``str()`` is for people.
+
+    ``choice`` is None when nothing would; ``error`` is what the call would raise then.
+    """
 
     problem: Problem
     choice: Choice | None
     refusals: Refusals
+    error: HopwellError | None = None
 
     def __str__(self) -> str:
         lines = []
@@ -221,9 +226,9 @@ class Explanation(NamedTuple):
                 lines.append(f"{name}: runs {plan.name if plan else 'PyTorch'}")
             else:
                 lines.append(f"{name}: could run")
-        if self.choice is None:
-            lines.append("nothing runs: this call raises")
-        elif self.choice.backend == "torch":
+        if self.error is not None:
+            lines.append(f"nothing runs: this call raises {type(self.error).__name__}")
+        elif self.choice is not None and self.choice.backend == "torch":
             lines.append("torch: runs as the allowed fallback")
         return "\n".join(lines)
 
@@ -244,11 +249,12 @@ class Explanation(NamedTuple):
 def explain(problem: Problem, backend: str = "auto", fallback: str = "error") -> Explanation:
     """The plan, or every predicate that refused each asked backend. Runs nothing."""
     check_backend(backend, fallback)
+    choice = failure = None
     try:
         choice = choose(problem, backend, fallback)
-    except (UnsupportedProblem, GradientUnsupported):
-        choice = None
-    return Explanation(problem, choice, refusals(problem, backend))
+    except (UnsupportedProblem, GradientUnsupported) as error:
+        failure = error
+    return Explanation(problem, choice, refusals(problem, backend), failure)
 
 
 # -- what really ran -------------------------------------------------------------------------

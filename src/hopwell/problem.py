@@ -6,6 +6,7 @@ down directly (no torch needed), which is how the command line asks what a machi
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 #: What the tensor copy engine can address (CUDA driver API, cuTensorMapEncodeTiled).
 TMA_ALIGNMENT = 16
 TMA_STRIDE_LIMIT = 1 << 40
+
+#: How a tensor lies: see :func:`stride_class`.
+STRIDE_CLASSES = ("tma", "other")
 
 _NOTHING = "Nothing was computed."
 #: Kernels hold scale and softcap in float32, where what is smaller becomes 0 (and 0 * -inf is no
@@ -71,10 +75,9 @@ class Problem:
         _check_heads(self.heads_q, self.heads_k)
         if self.dtype not in DTYPES:
             raise _dtype_error("dtype", self.dtype)
-        for name in ("device", "arch", "q_strides", "k_strides", "v_strides"):
-            value = getattr(self, name)
-            if not isinstance(value, str) and not (name == "arch" and value is None):
-                raise _type_error(name, "a str", type(value).__name__)
+        self._check_place()
+        for name in ("q_strides", "k_strides", "v_strides"):
+            _check_one_of(name, getattr(self, name), STRIDE_CLASSES)
         if not isinstance(self.mask, Mask):
             raise _type_error("mask", "a Mask", type(self.mask).__name__)
         for side in ("left", "right"):
@@ -86,6 +89,19 @@ class Problem:
         check_positive("scale", self.scale)
         check_positive("softcap", self.softcap)
         object.__setattr__(self, "mask", self.mask.canonical(self.seqlen_q, self.seqlen_k))
+
+    def _check_place(self) -> None:
+        """A device type is a word, as PyTorch has them; a GPU has an arch."""
+        if not isinstance(self.device, str):
+            raise _type_error("device", "a str", type(self.device).__name__)
+        if not re.fullmatch(r"[a-z]+", self.device):
+            raise _value_error("device", "a device type such as cpu or cuda", repr(self.device))
+        if self.arch is not None and not isinstance(self.arch, str):
+            raise _type_error("arch", "a str or None", type(self.arch).__name__)
+        if self.arch is None and self.device != "cuda":
+            return
+        if not re.fullmatch(r"sm_\d{2,3}[a-z]?", self.arch or "", re.ASCII):
+            raise _value_error("arch", "sm_ and a number, such as sm_90", repr(self.arch))
 
     @property
     def is_empty(self) -> bool:
@@ -193,6 +209,13 @@ def _type_error(what: str, expected: object, actual: object) -> InputTypeError:
 
 def _dtype_error(what: str, actual: object) -> InputTypeError:
     return _type_error(what, f"one of {', '.join(DTYPES)}", actual)
+
+
+def _check_one_of(what: str, value: object, known: tuple[str, ...]) -> None:
+    if not isinstance(value, str):
+        raise _type_error(what, "a str", type(value).__name__)
+    if value not in known:
+        raise _value_error(what, f"one of {', '.join(known)}", repr(value))
 
 
 def _check_int(what: str, value: object, least: int) -> None:

@@ -354,3 +354,57 @@ def test_a_file_system_without_locks_still_publishes(
     with cache.lock(KEY):
         cache.publish(REQUEST, KEY, artifact_in)
     assert cache.find(REQUEST, KEY) is not None
+
+
+# -- modes and locks -----------------------------------------------------------------------
+
+
+def test_a_directory_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    root.mkdir(mode=0o755)
+    root.chmod(0o755)
+    opened = Cache(root)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE(opened.entries.stat().st_mode) == 0o700
+
+
+def test_looking_changes_no_mode_and_makes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    assert Cache(root, create=False).listing() == []
+    assert not root.exists()
+    root.mkdir()
+    root.chmod(0o755)
+    assert Cache(root, create=False).clear() == (0, 0)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o755
+    assert list(root.iterdir()) == []
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from hopwell.compile.cache import Cache
+with Cache(Path(sys.argv[1])).lock("held"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_clear_removes_locks_that_nobody_holds(cache: Cache) -> None:
+    with cache.lock("free"):
+        pass
+    command = [sys.executable, "-c", HOLD, str(cache.root)]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        (cache.entries / "free.lock").touch()
+        cache.clear()
+        assert {path.name for path in cache.entries.glob("*.lock")} == {"held.lock"}
+        holder.communicate("")
+    cache.clear()
+    assert not list(cache.entries.glob("*.lock"))

@@ -17,6 +17,7 @@ import torch
 import hopwell
 from hopwell import cli
 from hopwell.commands import doctor
+from hopwell.compile.cache import Cache
 from hopwell.dispatch import SUPPORT
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 from hopwell.settings import override
@@ -180,6 +181,28 @@ def test_explain_names_the_refusing_predicate(
     assert "hopper: refuses" in person
 
 
+def test_explain_names_the_error_that_is_raised(run: Run) -> None:
+    for flags, error in ((("--grad",), "GradientUnsupported"), (("--sink",), "UnsupportedProblem")):
+        assert f"raises {error}" in run("explain", *flags)[1]
+        assert report_of(run("explain", *flags, "--json")[1])["raises"]["type"] == error
+    assert report_of(run("explain", "--json")[1])["raises"] is None
+
+
+def test_explain_takes_every_feature_of_a_call(run: Run) -> None:
+    flags = ("--scale", "0.5", "--lse", "--deterministic", "--strides", "other")
+    code, out, _ = run("explain", *flags, "--fallback", "torch", "--json")
+    report = report_of(out)
+    asked = report["problem"]
+    assert (code, report["backend"]) == (0, "torch")
+    assert (asked["scale"], asked["return_lse"], asked["deterministic"]) == (0.5, True, True)
+    assert {asked[f"{name}_strides"] for name in "qkv"} == {"other"}
+    names = [row["predicate"] for row in report["refusals"]["hopper"]]
+    assert names == ["q_strides", "k_strides", "v_strides"]
+    assert "allowed fallback" in run("explain", "--sink", "--fallback", "torch")[1]
+    assert run("explain", "--fallback", "cpu")[0] == 1
+    assert run("explain", "--strides", "wide")[0] == 1
+
+
 def test_explain_on_the_cpu(run: Run) -> None:
     code, out, _ = run("explain", "--device", "cpu", "--left", "8", "--sink", "--json")
     assert code == 0
@@ -222,8 +245,7 @@ def test_cache_follows_the_settings(run: Run, tmp_path: Path) -> None:
 
 
 def test_corrupt_entry_fails_info_and_is_cleared(run: Run, tmp_path: Path) -> None:
-    run("cache", "info")
-    (layout,) = (tmp_path / "cache").iterdir()
+    layout = Cache(tmp_path / "cache").entries
     entry = layout / ("0" * 64) / ("1" * 64)
     entry.mkdir(parents=True, mode=0o700)
     (entry / "kernel.so").write_bytes(b"not a library")
@@ -251,13 +273,34 @@ def test_a_place_that_is_no_directory_is_an_answer(
     assert run("plans", "--list")[0] == 0
 
 
+@pytest.mark.parametrize("command", ["info", "clear"])
+def test_looking_at_a_cache_makes_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    place = tmp_path / "not" / "yet"
+    monkeypatch.setenv("HOPWELL_CACHE_DIR", str(place))
+    before = sorted(tmp_path.iterdir())
+    code, out, _ = run("cache", command, "--json")
+    assert (code, report_of(out)["entries"]) == (0, [])
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_place_where_nothing_can_be_made_is_a_typed_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPWELL_CACHE_DIR", "/proc/nope")
+    code, out, err = run("cache", "info")
+    assert (code, out) == (1, "")
+    assert "UnusableCache" in err
+
+
 def test_names_are_no_markup(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "[" / "red]kernels[" / "red]"
     monkeypatch.setenv("HOPWELL_CACHE_DIR", str(place))
     code, out, _ = run("cache", "info")
     assert code == 0
     assert str(place) in out
-    assert "[/red]" in run("explain", "--device", "[/red]")[1]
+    assert "[/red]" in run("explain", "--device", "[/red]")[2]
     assert "[/red]" in run("plans", "[/red]")[2]
 
 
@@ -325,8 +368,16 @@ def test_bench_without_a_gpu_measures_nothing(run: Run, tmp_path: Path) -> None:
     assert not record.exists()
 
 
-def test_evidence_needs_its_directory(run: Run, tmp_path: Path) -> None:
-    assert run("evidence", "--records", str(tmp_path / "nowhere"))[0] == 2
+@pytest.mark.parametrize("command", [("evidence",), ("bench", "summary")])
+def test_where_no_records_are_it_is_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """Outside a checkout, where the default directory is not there."""
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(*command)
+    assert code == 1
+    assert "No record" in out
+    assert "benchmarks/records" in out
 
 
 def test_evidence_without_artifacts_fails(run: Run, tmp_path: Path) -> None:

@@ -169,6 +169,17 @@ def test_the_cpu_takes_everything_on_a_cpu() -> None:
         {"dtype": "int8"},
         {"scale": 0.0},
         {"softcap": -1.0},
+        {"device": "GPU 0"},
+        {"device": None},
+        {"arch": None},
+        {"arch": "hopper"},
+        {"arch": 90},
+        {"q_strides": "contiguous"},
+        {"v_strides": None},
+        {"sink": 1},
+        {"return_lse": "yes"},
+        {"deterministic": None},
+        {"needs_grad": 0},
     ],
 )
 def test_a_problem_checks_itself(change: dict[str, Any]) -> None:

@@ -101,6 +101,7 @@ def summary(directory: Path) -> Report:
     verdicts = summarise(record for _, record in known)
     return {
         "ok": all(verdict.holds for verdict in verdicts),
+        "records": str(directory),
         "record": next((path.name for path, record in known if record is newest), None),
         "targets": [verdict.to_json() for verdict in verdicts],
     }
@@ -111,5 +112,7 @@ def render_summary(report: Report, console: Console) -> None:
         (row["target"], row["wanted"], row["reached"], row["holds"], row["where"])
         for row in report["targets"]
     ]
+    if report["record"] is None:
+        console.print(f"No record of the forward in {report['records']}.", soft_wrap=True)
     title = f"Targets against {report['record'] or 'no record'}"
     console.print(table(title, ("target", "wanted", "reached", "holds", "where"), rows))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _cache() -> Cache | None:
     """The cache, or None when it is off. Raises :class:`UnsafeCache`, :class:`UnusableCache`."""
     root = directory()
-    return None if root is None else Cache(root)
+    return None if root is None else Cache(root, create=False)
 
 
 def _contents(cache: Cache | None, entries: list[Entry]) -> Report:
@@ -45,6 +45,8 @@ def _contents(cache: Cache | None, entries: list[Entry]) -> Report:
 
 def info() -> Report:
     """Every entry, each verified in full; ``ok`` when none is corrupt.
+
+    Changes nothing: a directory that is missing stays so.
 
     Raises :class:`UnsafeCache` when somebody else could write there.
     """

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hopwell.errors import HopwellError
+from hopwell.hopper.plan import SHORT_DTYPES
 
 Report = dict[str, Any]
 Render = Callable[[Report, Console], None]
@@ -51,9 +52,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 def kernel_label(plan: Mapping[str, Any]) -> tuple[str, str, str]:
     """What tells shipped kernels apart, short enough for a table: dtype, head dimensions, mask."""
-    dtype = {"bfloat16": "bf16", "float16": "fp16"}[plan["dtype"]]
     mask = "causal" if plan["causal"] else "full"
-    return dtype, f"{plan['head_dim']}, {plan['head_dim_v']}", mask
+    return SHORT_DTYPES[plan["dtype"]], f"{plan['head_dim']}, {plan['head_dim_v']}", mask
 
 
 def _is_number(value: object) -> bool:

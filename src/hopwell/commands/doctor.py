@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -138,19 +137,18 @@ def _kernels(compiles: bool) -> Check:
 
 def examine() -> tuple[Capability, ...]:
     """Every capability with its checks."""
+    from hopwell.compile.build import linker
+
     cpu = (
         _python(),
         _package("torch", "torch", "pip install torch"),
         _attempt("result", _cpu_attention, "Reinstall torch and hopwell."),
     )
-    linker = shutil.which("cc") or shutil.which("gcc")
     compiler = (
         _package("nvidia-cutlass-dsl", "cutlass", _COMPILE_EXTRA),
         _package("nvidia-cutlass-dsl-libs-cu13", "cutlass", _COMPILE_EXTRA),
         _package("apache-tvm-ffi", "tvm_ffi", _COMPILE_EXTRA),
-        _package("nvidia-cuda-nvdisasm", "nvidia", _COMPILE_EXTRA),
-        _package("nvidia-cuda-cuobjdump", "nvidia", _COMPILE_EXTRA),
-        Check("C compiler", linker is not None, linker or "not found", "Install gcc."),
+        _attempt("C compiler", linker, "Install gcc, or set CC."),
     )
     cache = _attempt("kernel cache", _cache, "hopwell cache info tells more.")
     kernels = _kernels(cache.ok and all(check.ok for check in compiler))

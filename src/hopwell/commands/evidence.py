@@ -55,6 +55,7 @@ def report(directory: Path, require: str) -> Report:
         "ok": all(_reached(kernel, require) for kernel in kernels),
         "require": require,
         "records": str(directory),
+        "record_count": len(known),
         "kernels": kernels,
     }
 
@@ -107,6 +108,8 @@ def render(report: Report, console: Console) -> None:
         for kernel in report["kernels"]
     ]
     console.print(table("Shipped kernels", columns, rows))
+    if not report["record_count"]:
+        console.print(f"No records in {report['records']}: no kernel is more than compiled.")
     if not report["ok"]:
         console.print(f"Not every kernel is {report['require']}.")
 

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def report(problem: Problem, backend: str) -> Report:
-    """``ok`` when an asked backend takes the problem."""
-    explanation = dispatch.explain(problem, backend)
-    return {"ok": explanation.choice is not None, **explanation.to_json()}
+def report(problem: Problem, backend: str, fallback: str = "error") -> Report:
+    """``ok`` when an asked backend takes the problem, or the allowed fallback does.
+
+    ``raises`` is the error that the call would raise, as ``{"type", "message"}``, else None.
+    """
+    explanation = dispatch.explain(problem, backend, fallback)
+    error = explanation.error
+    raises = error and {"type": type(error).__name__, "message": str(error)}
+    return {"ok": error is None, **explanation.to_json(), "raises": raises}
 
 
 def verdict(report: Report, backend: str) -> str:
@@ -34,5 +39,7 @@ def render(report: Report, console: Console) -> None:
             console.print(table("", ("predicate", "expected", "actual"), rows))
     if report["plan_name"]:
         console.print(f"plan: {report['plan_name']}", soft_wrap=True)
-    if not report["ok"]:
-        console.print("Nothing takes this problem: the call raises UnsupportedProblem.")
+    if report["backend"] == "torch":
+        console.print("torch: runs as the allowed fallback")
+    if report["raises"]:
+        console.print(f"Nothing takes this problem: the call raises {report['raises']['type']}.")

@@ -11,6 +11,7 @@ Layout: ``<directory>/v1/<request>/<key>/`` holds an artifact; ``tmp-*`` are unf
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import shutil
@@ -70,6 +71,29 @@ def check_safe(path: Path) -> None:
             )
 
 
+def _is_directory(path: Path) -> bool:
+    """False where nothing is; raises OSError for anything but a directory."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(os.stat(path).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    return True
+
+
+def _check_writable(path: Path) -> None:
+    """Raises OSError unless ``path`` can be made: by making another directory for a moment."""
+    above = next(parent for parent in path.parents if parent.is_dir())
+    os.rmdir(tempfile.mkdtemp(prefix=".hopwell-", dir=above))
+
+
+def _close(path: Path) -> None:
+    """Mode 0700 for a directory that is ours, whatever it was before."""
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        path.chmod(0o700)
+
+
 def _is_private(path: Path, kind: Callable[[int], bool]) -> bool:
     """Whether ``path`` itself (no link) is of the kind, ours, and closed to others' writes."""
     found = os.lstat(path)
@@ -92,19 +116,27 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """An opened cache. Opening creates the directory, mode 0700, and checks that it is safe.
+    """An opened cache. Opening checks that the directory is safe.
+
+    With ``create`` it is made where it is missing, mode 0700, and closed to others where they may
+    read it. Without, nothing is changed: a cache that is not there yet is empty.
 
     Raises :class:`UnsafeCache`, and :class:`UnusableCache` when there can be no such directory.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, create: bool = True) -> None:
         self.root = root
         self.entries = root / f"v{SCHEMA}"
         try:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_safe(root)
-            self.entries.mkdir(mode=0o700, exist_ok=True)
-            check_safe(self.entries)
+            for place in (root, self.entries):
+                if create:
+                    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                elif not _is_directory(place):
+                    _check_writable(place)
+                    break
+                check_safe(place)
+                if create:
+                    _close(place)
         except UnsafeCache:  # an OSError too
             raise
         except (OSError, ValueError) as error:  # a ValueError: no path can hold a null
@@ -222,7 +254,7 @@ class Cache:
         return found
 
     def clear(self) -> tuple[int, int]:
-        """Removes every entry and stale write. Returns (entries, bytes) removed."""
+        """Removes every entry, stale write and free lock. Returns (entries, bytes) removed."""
         listing = self.listing()
         for entry in listing:
             self._discard(entry.directory)
@@ -231,7 +263,23 @@ class Cache:
                 with contextlib.suppress(OSError):
                     path.rmdir()
         self.remove_stale(-math.inf)  # also those of a clock that runs ahead
+        self._remove_locks()
         return len(listing), sum(entry.bytes for entry in listing)
+
+    def _remove_locks(self) -> None:
+        """Removes the lock files that nobody holds.
+
+        Each is held while it is removed. Whoever opened it just before gets the lock of a file
+        that is gone, and may compile what another compiles too: publication is atomic.
+        """
+        import filelock
+
+        for path in self.entries.glob("*.lock"):
+            lock = filelock.FileLock(str(path), mode=0o600)
+            with contextlib.suppress(filelock.Timeout, OSError, NotImplementedError):
+                lock.acquire(blocking=False)
+                path.unlink(missing_ok=True)
+            lock.release()
 
     def remove_stale(self, age: float = STALE_WRITE_SECONDS) -> None:
         """Removes unfinished writes of dead processes."""

@@ -98,12 +98,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hopwell.compile.wheel", description=__doc__)
     parser.add_argument("wheel", type=Path, help="the pure wheel")
     parser.add_argument("--jobs", type=int, default=None, help="plans compiled at once")
+    parser.add_argument("--match", default="", help="only plans whose name contains this")
     options = parser.parse_args(arguments)
+    plans = [plan for plan in shipped_forward_plans() if options.match in plan.name]
+    if not plans:
+        parser.error(f"no shipped plan has {options.match} in its name")
     artifacts = []
     # Fresh interpreters: the compiler's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        for artifact, source in pool.map(find_or_build, shipped_forward_plans()):
+        for artifact, source in pool.map(find_or_build, plans):
             print(f"{source:9} {artifact.manifest.plan_name}", file=sys.stderr)
             artifacts.append(artifact)
     target = add_kernels(options.wheel, artifacts)

@@ -158,6 +158,21 @@ class Attend:
         self.assert_kernel(ran, q, v, bool(arguments.get("causal", False)))
         return out, lse
 
+    def profile(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any
+    ) -> tuple[DispatchRecord, list[str]]:
+        """One call's record, and all that the device did for it: kernels, copies and fills."""
+        from torch.profiler import ProfilerActivity, profile
+
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            with hopwell.record_dispatch() as calls:
+                hopwell.attention(q, k, v, **arguments)
+            torch.cuda.synchronize()
+        (ran,) = calls
+        events = profiler.events() or []
+        return ran, [event.name for event in events if event.device_type.name == "CUDA"]
+
     def assert_kernel(
         self, ran: DispatchRecord, q: torch.Tensor, v: torch.Tensor, causal: bool
     ) -> None:

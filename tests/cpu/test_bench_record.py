@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -308,6 +309,46 @@ def test_the_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
         assert (tmp_path / "again.svg").read_bytes() == data
     else:
         assert data.startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved."""
+    figures: list[Any] = []
+    module = pytest.importorskip("matplotlib.figure")
+    monkeypatch.setattr(module.Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    return figures
+
+
+def test_value_axes_hold_zero_and_every_value(tmp_path: Path, drawn: list[Any]) -> None:
+    """Later panels are faster than the first, whose axis they share."""
+    entry = synthetic()
+    rows = tuple(
+        replace(row, tflops=row.tflops and row.tflops * row.problem.head_dim) for row in entry.rows
+    )
+    plot.draw(replace(entry, rows=rows), tmp_path / "a.png")
+    axes = drawn[0].axes
+    assert len(axes) == 6
+    top = max(row.tflops or 0 for row in rows)
+    assert {axis.get_ylim() for axis in axes} == {(0, 1.08 * top)}
+
+
+def test_a_single_point_is_marked_and_every_contender_is_named(
+    tmp_path: Path, drawn: list[Any]
+) -> None:
+    """A peer that lacks the first panel's head dimension is in the legend too."""
+    rows = tuple(
+        row
+        for row in synthetic().rows
+        if row.problem.seqlen_q == 4096 and (row.contender, row.problem.head_dim) != ("cudnn", 64)
+    )
+    plot.draw(replace(synthetic(), rows=rows), tmp_path / "a.png")
+    lines = [line for axis in drawn[0].axes for line in axis.get_lines()]
+    assert {len(line.get_xdata()) for line in lines} == {1}
+    assert all(line.get_marker() not in ("", "None", None) for line in lines)
+    assert all(line.get_markersize() >= 5 for line in lines)
+    names = {text.get_text() for text in drawn[0].legends[0].get_texts()}
+    assert names == {"hopwell", "cudnn", "flash-attn-4", "flash-attention-2"}
 
 
 def test_a_record_without_times_has_no_plot(tmp_path: Path) -> None:

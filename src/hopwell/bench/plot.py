@@ -71,12 +71,13 @@ def _panels(figure: Any, rows: list[Row]) -> None:
         axis.set_xlabel("sequence length", color=_INK)
     for line in range(len(masks)):
         axes[line][0].set_ylabel("TFLOP/s", color=_INK)
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    # From all panels: a contender may be missing in some.
+    lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
     figure.legend(
-        handles,
-        labels,
+        list(lines.values()),
+        list(lines),
         loc="outside upper center",
-        ncols=len(labels),
+        ncols=len(lines),
         frameon=False,
         labelcolor=_INK,
     )
@@ -95,7 +96,7 @@ def _lines(axis: Any, rows: list[Row]) -> None:
             label=name,
             color=_COLOURS.get(name, _INK),
             marker=_MARKERS.get(name, "x"),
-            markersize=4.5,
+            markersize=5.5,
             linewidth=2.4 if name == OURS else 1.4,
             zorder=3 if name == OURS else 2,
         )

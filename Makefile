@@ -39,7 +39,7 @@ docs: $(INSTALLED) ## write the generated parts of README and docs
 	$(BIN)/python scripts/generate_docs.py
 
 test-gpu: $(INSTALLED) ## every test that needs a Hopper GPU; writes a record of what it covered
-	$(BIN)/python -m pytest tests/gpu --record benchmarks/records/tests-gpu.json
+	$(BIN)/python -m pytest tests/gpu --require-gpu --record benchmarks/records
 
 test-gpu-wheel: ## the GPU tests on the kernels of dist's wheel, in a fresh environment without compiler
 	rm -rf $(SHIPPED)

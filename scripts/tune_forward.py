@@ -22,15 +22,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopwell.bench.flops import tflops
 from hopwell.bench.grid import Cell, standard_cell
-from hopwell.bench.inputs import Inputs, draw
+from hopwell.bench.inputs import draw
 from hopwell.compile import Artifact, Kernel, Manifest
 from hopwell.compile import artifact as files
 from hopwell.decode import decode
@@ -203,14 +202,15 @@ def time_cell(
     works: dict[str, Work] = {}
     found: dict[str, Any] = {}
 
-    def launch(kernel: Kernel, o: Any, lse: Any, inputs: Inputs) -> None:
-        kernel(*inputs, o, lse, cell.scale, sms)
+    def work(kernel: Kernel, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
+        bound = kernel.bind(q, k, v, o, lse, cell.scale, sms)
+        return lambda: bound(*(x.data_ptr() for x in (q, k, v, o, lse)))
 
     for name, kernel in kernels.items():
         emit("begin", variant=name, step=f"run {cell.name}")
         o, lse = make_outputs(cell)
         try:
-            launch(kernel, o, lse, sets[0])
+            work(kernel, *sets[0], o, lse)()
             torch.cuda.synchronize()
         except Exception as error:
             emit("failed", variant=name, error=f"{cell.name}: {error}"[:600])
@@ -221,7 +221,7 @@ def time_cell(
             emit("failed", variant=name, error=f"{cell.name}: {'; '.join(broken)}")
             continue
         found[name] = result.to_json()
-        works[name] = Work([partial(launch, kernel, o, lse, inputs) for inputs in sets])
+        works[name] = Work([work(kernel, *inputs, o, lse) for inputs in sets])
     for peer in peers:
         emit("begin", variant=None, step=f"{peer.name} {cell.name}")
         calls = [peer.bind(*s, cell.causal, cell.scale) for s in sets]

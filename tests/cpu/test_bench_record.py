@@ -23,7 +23,7 @@ from hopwell.errors import InputError
 
 MILLISECOND = Statistic.of([0.9e-3, 1e-3, 1.1e-3])
 GOOD = Errors(2.0e-3, 4e-3, 3e-3, 2e-6)
-PLAN = {"head_dim": 128}
+PLAN = {"head_dim": 128, "head_dim_v": 128}
 
 
 def row(contender: str, cell: Cell, seconds: float, errors: Errors = GOOD) -> record.Row:

@@ -60,11 +60,6 @@ class Verdict:
         return asdict(self)
 
 
-def _largest(readings: Iterable[Reading]) -> Reading | None:
-    """The worst of what should be small. NaN compares as nothing, and is worse than everything."""
-    return max(readings, key=lambda r: (isnan(r.value or 0.0), r.value or 0.0), default=None)
-
-
 def _missing_cells(record: Record, contenders: Sequence[str]) -> list[str]:
     """Cells of the grid without a timed and compared row, by contender."""
     gaps = []
@@ -95,6 +90,12 @@ def _incomplete(gaps: list[str]) -> Reading | None:
     return Reading(None, "missing: " + "; ".join(gaps)) if gaps else None
 
 
+def _largest(found: Iterable[tuple[float, str]]) -> Reading | None:
+    """The worst of what should be small. NaN compares as nothing, and is worse than everything."""
+    worst = max(found, key=lambda entry: (isnan(entry[0]), entry[0]), default=None)
+    return worst and Reading(*worst)
+
+
 def _geomean(record: Record) -> Reading | None:
     if gaps := _incomplete(_missing_cells(record, (OURS, *PEERS))):
         return gaps
@@ -120,7 +121,7 @@ def _error_against_peers(name: str) -> Callable[[Record], Reading | None]:
                 continue
             ratio = mine / best if best else (1.0 if mine == 0 else float("inf"))
             where = f"{row.problem.name}, {row.inputs}: {mine:.2e}/{best:.2e}"
-            found.append(Reading(ratio, where))
+            found.append((ratio, where))
         return _largest(found)
 
     return read
@@ -147,7 +148,7 @@ def _lse(record: Record) -> Reading | None:
     if gaps := _our_gaps(record):
         return gaps
     return _largest(
-        Reading(value, f"{row.problem.name}, {row.inputs}")
+        (value, f"{row.problem.name}, {row.inputs}")
         for row in record.of(OURS)
         if (value := _error(row, "lse")) is not None
     )
@@ -193,9 +194,10 @@ def _spills(record: Record) -> Reading | None:
         plan, resources = (artifact.manifest.get(name) for name in ("plan", "resources"))
         if not (isinstance(plan, dict) and isinstance(resources, dict)):
             continue
-        spilled, head_dim = resources.get("spill_bytes"), plan.get("head_dim")
-        if spilled is not None and isinstance(head_dim, int) and head_dim <= NO_SPILLS_UP_TO:
-            found.append(Reading(float(spilled), artifact.plan_name))
+        spilled, dims = resources.get("spill_bytes"), (plan.get("head_dim"), plan.get("head_dim_v"))
+        demanded = all(isinstance(dim, int) and dim <= NO_SPILLS_UP_TO for dim in dims)
+        if isinstance(spilled, int) and demanded:
+            found.append((float(spilled), artifact.plan_name))
     return _largest(found)
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from hopwell.bench import accuracy, environment, forward, new_process, record
 from hopwell.bench.grid import Cell
 from hopwell.bench.inputs import draw
 from hopwell.bench.peers import PEERS, available_peers
+from hopwell.bench.timing import HostClock
 from hopwell.errors import InputError, MeasurementError
 from hopwell.hopper import device
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
+SHIPPED = SimpleNamespace(manifest=SimpleNamespace(artifact_hash="hash"))
 CELL = Cell(1, 40, 50, 2, 1, 64, 64, causal=True)
 INPUTS = draw(CELL, 0, "cpu")
 
@@ -100,11 +103,8 @@ def shipped(hash_: str) -> record.Record:
 
 @pytest.fixture
 def holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Found:
-        class manifest:
-            artifact_hash = "h1"
-
-    monkeypatch.setattr("hopwell.compile.find", lambda plan: (Found, "wheel"))
+    found = SimpleNamespace(manifest=SimpleNamespace(artifact_hash="h1"))
+    monkeypatch.setattr("hopwell.compile.find", lambda plan: (found, "wheel"))
 
 
 @pytest.mark.usefixtures("holds")
@@ -152,6 +152,44 @@ def test_record_names_hold_the_second_and_the_commit() -> None:
     assert name.startswith("forward-20")
     assert name.endswith("Z-0123456.json")
     assert len(name) == len("forward-20260102T030405Z-0123456.json")
+
+
+def test_an_interrupted_run_is_resumed_cell_by_cell(
+    session: forward._Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole run on CPU tensors, timed by the host's clock."""
+    del session  # for its stand-ins
+    board = SimpleNamespace(L2_cache_size=1)
+    for name, stand_in in {
+        "why_not_hopper": lambda: None,
+        "draw": lambda cell, seed: draw(cell, seed, "cpu"),
+        "CudaClock": HostClock,
+        "kernel_names": lambda call: ("symbol",),
+    }.items():
+        monkeypatch.setattr(forward, name, stand_in)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: board)
+    monkeypatch.setattr("hopwell.compile.find", lambda plan: (SHIPPED, "wheel"))
+    cells = (CELL, replace(CELL, causal=False))
+    few: dict[str, Any] = dict(
+        seconds=0.01, peers=False, recorded=False, host=False, processes=False
+    )
+    first = forward.Options(cells=cells[:1], commit="abc", **few)
+    path = tmp_path / "forward.json"
+    before = forward.run(first, path=path)
+    done: list[str] = []
+    after = forward.run(
+        replace(first, cells=cells),
+        path=path,
+        resume=True,
+        progress=lambda done_, total, text: done.append(text),
+    )
+    assert done[0] == cells[1].name
+    assert after.rows[0] == before.rows[0]
+    assert [row.problem for row in after.rows] == list(cells)
+    assert all(row.tflops and row.dispatch.kernels == ("symbol",) for row in after.rows)
+    assert {artifact.rungs for artifact in after.identity.artifacts} == {("executed", "timed")}
+    assert record.read(path) == after
 
 
 # -- processes, peers, inputs, devices -------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -358,6 +359,24 @@ def test_a_cell_that_cannot_be_meant(run: Run, name: str) -> None:
     code, out, _ = run("bench", "forward", "--cell", name, "--json")
     assert code == 1
     assert report_of(out)["error"]["what"] == "cell"
+
+
+def test_bench_writes_each_run_to_a_file_of_its_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hopwell.commands import bench
+
+    outputs: list[Path] = []
+
+    def forward(options: Any, output: Path, *_: Any) -> dict[str, Any]:
+        outputs.append(output)
+        return {"ok": True}
+
+    monkeypatch.setattr(bench, "forward", forward)
+    code, _, _ = run("bench", "forward", "--commit", "0123456789", "--json")
+    assert code == 0
+    assert outputs[0].parent == Path("benchmarks/records")
+    assert re.fullmatch(r"forward-\d{8}T\d{6}Z-0123456\.json", outputs[0].name)
 
 
 def test_bench_without_a_gpu_measures_nothing(run: Run, tmp_path: Path) -> None:

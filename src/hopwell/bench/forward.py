@@ -366,6 +366,7 @@ class _Session:
         plan = ran.plan
         assert plan is not None  # the hopper backend always has one
         artifact = self._keep_artifact(plan)
+        assert artifact.artifact_hash == ran.artifact_hash
         return Dispatch(
             requested="hopper",
             ran=ran.backend,
@@ -453,7 +454,8 @@ class _Session:
                     with peer.scope():
                         seen[key] = kernel_names(call)
                     self._judge_kernels(peer, row, seen[key])
-                except RuntimeError as error:  # the profiler may be refused; the operator stands
+                # The profiler may be refused; the operator stands.
+                except (RuntimeError, AssertionError) as error:
                     seen[key] = ()
                     self.notes.append(f"profiler, {peer.name} {cell.name}: {error}"[:300])
             self.rows[index] = replace(row, dispatch=replace(row.dispatch, kernels=seen[key]))

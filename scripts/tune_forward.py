@@ -8,7 +8,7 @@ belong to one bucket. Variants are grouped by (dtype, head dims, causal). Each i
 against float64 on small, ragged and larger problems; those that pass are timed, interleaved with
 each other and with the peers, cell by cell. The work runs in a child process that reports what
 it is about to do: a variant that hangs or poisons the CUDA context is named, dropped, and the
-rest goes on. Needs torch, numpy and apache-tvm-ffi; hopwell must be importable (PYTHONPATH=src).
+rest goes on. Needs torch and numpy; hopwell must be importable (PYTHONPATH=src).
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopwell.bench.flops import tflops
 from hopwell.bench.grid import Cell, standard_cell
+from hopwell.compile import Artifact, Kernel, Manifest
+from hopwell.decode import decode
 
 START_SECONDS = 180  # child start: torch import, CUDA context, peers
 STEP_SECONDS = 45  # one announced step; a peer may compile within it
@@ -55,17 +56,9 @@ class Variant:
         plan = self.plan
         return plan["dtype"], plan["head_dim"], plan["head_dim_v"], plan["causal"]
 
-    def load(self) -> Any:
-        import tvm_ffi
-
-        module = tvm_ffi.load_module(str(self.path / "kernel.so"))
-        names = [self.manifest.get(key) for key in ("export_symbol", "function", "plan_name")]
-        for name in [*filter(None, names), "forward", "hopwell_forward"]:
-            try:
-                return module[name]
-            except Exception:  # the module lacks that name; the next may fit
-                continue
-        raise RuntimeError(f"{self.path}: none of the functions {names} is in kernel.so")
+    def load(self) -> Kernel:
+        manifest = decode(Manifest, (self.path / "manifest.json").read_text("utf-8"))
+        return Kernel(Artifact(self.path, manifest), "cache")
 
 
 def find_variants(root: Path, match: str) -> list[Variant]:
@@ -221,7 +214,7 @@ def child_time(variants: list[Variant], cells: list[Cell], options: argparse.Nam
 
 
 def time_cell(
-    cell: Cell, kernels: dict[str, Any], peers: list[Any], sms: int, budget: float
+    cell: Cell, kernels: dict[str, Kernel], peers: list[Any], sms: int, budget: float
 ) -> list[str]:
     """Time everything that computes the cell correctly; the names of the variants that do not."""
     import torch
@@ -238,14 +231,15 @@ def time_cell(
     works: dict[str, Work] = {}
     found: dict[str, Any] = {}
 
-    def launch(kernel: Any, o: Any, lse: Any, inputs: Any) -> None:
-        kernel(*inputs, o, lse, cell.scale, sms)
+    def work(kernel: Kernel, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
+        bound = kernel.bind(q, k, v, o, lse, cell.scale, sms)
+        return lambda: bound(*(x.data_ptr() for x in (q, k, v, o, lse)))
 
     for name, kernel in kernels.items():
         emit("begin", variant=name, step=f"run {cell.name}")
         o, lse = make_outputs(cell)
         try:
-            launch(kernel, o, lse, sets[0])
+            work(kernel, *sets[0], o, lse)()
             torch.cuda.synchronize()
         except Exception as error:
             emit("failed", variant=name, error=f"{cell.name}: {error}"[:600])
@@ -256,7 +250,7 @@ def time_cell(
             emit("failed", variant=name, error=f"{cell.name}: {'; '.join(broken)}")
             continue
         found[name] = result.to_json()
-        works[name] = Work([partial(launch, kernel, o, lse, inputs) for inputs in sets])
+        works[name] = Work([work(kernel, *inputs, o, lse) for inputs in sets])
     for peer in peers:
         emit("begin", variant=None, step=f"{peer.name} {cell.name}")
         calls = [peer.bind(*s, cell.causal, cell.scale) for s in sets]

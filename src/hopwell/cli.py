@@ -7,6 +7,7 @@ wrong usage.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -230,6 +231,10 @@ def summary(records: Records = RECORDS, as_json: Json = False) -> None:
 
 def main() -> None:
     """Entry point: a Hopwell error is an answer, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            # A path may hold what the terminal's encoding does not.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except HopwellError as error:

@@ -85,6 +85,8 @@ def _remember(call: Call, bound: Bound, options: Options, *tensors: Tensor) -> N
     """Let :func:`repeat` do it from the next time on."""
     if any(x.requires_grad for x in tensors):
         return  # the guard does not know whether gradients were enabled
+    if len({id(x) for x in tensors}) < len(tensors):
+        return  # the guard holds for distinct tensors only
     if call.holds is None or not call.holds(*tensors):
         call.holds = _guard(*tensors)
     if call.holds is not None:

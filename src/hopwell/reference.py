@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 #: Scores held at once: 2^24 float64 values are 128 MiB.
-_SCORES_AT_ONCE = 1 << 24
+SCORES_AT_ONCE = 1 << 24
 
 
 class Gradients(NamedTuple):
@@ -71,21 +71,30 @@ def _probabilities(
     softcap: float | None,
     sink: Tensor | None,
 ) -> _Rows:
-    score = scale * torch.einsum("bihgd,bjhd->bhgij", q, k)
+    score = torch.einsum("bihgd,bjhd->bhgij", scale * q, k)
     slope: Tensor | float = 1.0
     if softcap is not None:
         t = torch.tanh(score / softcap)
         score, slope = softcap * t, 1 - t * t
-    score = score.masked_fill(~seen, -inf)
+    score.masked_fill_(~seen, -inf)
     logits = score
     if sink is not None:
         logits = torch.cat([score, sink[None, :, :, None, None].expand(*score.shape[:-1], 1)], -1)
     lse = torch.logsumexp(logits, dim=-1)
     # exp(-inf - -inf) is not a number; a row without keys has no probability at all.
     finite = lse.masked_fill(lse == -inf, 0)
-    p = torch.exp(score - finite[..., None])
+    p = score.sub_(finite[..., None]).exp_()
     p_sink = None if sink is None else torch.exp(sink[None, :, :, None] - finite)
     return _Rows(slope, p, p_sink, lse)
+
+
+def _rounded(p: Tensor, precision: torch.dtype) -> Tensor:
+    """Probabilities whose ratios to their row's largest are rounded; rows of zeros stay."""
+    if p.shape[-1] == 0:
+        return p
+    top = p.amax(-1, keepdim=True)
+    top = top.masked_fill(top == 0, 1)
+    return (p / top).to(precision).double().mul_(top)
 
 
 def _grouped(x: Tensor, heads_k: int) -> Tensor:
@@ -99,7 +108,7 @@ def _grouped(x: Tensor, heads_k: int) -> Tensor:
 def _blocks(q: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     per_row = q.shape[0] * q.shape[2] * max(k.shape[1], 1)
     rows = torch.arange(q.shape[1], device=q.device)
-    return rows.split(max(1, _SCORES_AT_ONCE // max(per_row, 1)))
+    return rows.split(max(1, SCORES_AT_ONCE // max(per_row, 1)))
 
 
 def attention(
@@ -112,6 +121,7 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sink: Tensor | None = None,
+    precision: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp by definition.
 
@@ -124,6 +134,8 @@ def attention(
         scale: of the scores; default 1 / sqrt(head_dim).
         softcap: c of ``c * tanh(score / c)``.
         sink: (heads_q,), natural-log units, not scaled.
+        precision: round the probabilities, relative to their row's largest, and the output to
+            this dtype, as a kernel of that precision must; all else stays float64.
 
     Returns:
         out (batch, seqlen_q, heads_q, head_dim_v) and lse (batch, heads_q, seqlen_q), float64.
@@ -139,7 +151,10 @@ def attention(
     for rows in _blocks(q, k):
         seen = visible(rows, seqlen_q, seqlen_k, causal, window)
         part = _probabilities(_grouped(q[:, rows], heads_k), kk, seen, scale, softcap, cap)
-        o = torch.einsum("bhgij,bjhd->bihgd", part.p, vv).flatten(2, 3)
+        p = part.p if precision is None else _rounded(part.p, precision)
+        o = torch.einsum("bhgij,bjhd->bihgd", p, vv).flatten(2, 3)
+        if precision is not None:
+            o = o.to(precision).double()
         # 0 * NaN: a row that sees nothing is 0 whatever the values hold.
         out[:, rows] = o.masked_fill(~seen.any(1)[:, None, None], 0)
         lse[:, :, rows] = part.lse.flatten(1, 2)

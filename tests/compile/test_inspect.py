@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.compile.helpers import TinyPlan
@@ -109,6 +111,52 @@ def test_an_image_that_is_no_cubin_is_refused(image: bytes, tiny: Artifact) -> N
         inspection.inspect(tiny.ptx(), image)
 
 
+def test_a_cubin_cut_or_changed_anywhere_is_read_or_refused(tiny: Artifact) -> None:
+    image, random = tiny.cubin(), Random(0)
+    whole = sass.resources(image)
+    for _ in range(300):
+        with suppress(ValueError):
+            assert sass.resources(image[: random.randrange(len(image))]) == whole
+        changed = bytearray(image)
+        for _ in range(5):
+            # The headers, where most numbers are, or anywhere.
+            changed[random.choice([random.randrange(64), random.randrange(len(image))])] ^= 0xFF
+        with suppress(ValueError):
+            sass.resources(bytes(changed))
+    for foreign in (Path(sys.executable).read_bytes(), image[:6] + bytes(500)):
+        with pytest.raises(ValueError):
+            sass.resources(foreign)
+
+
+def test_ptx_cut_anywhere_is_refused(tiny: Artifact) -> None:
+    text = tiny.ptx().rstrip()
+    end = text.rindex("}")
+    for cut in Random(0).sample(range(end), 60):
+        with pytest.raises(ValueError):
+            inspection.inspect(text[:cut], tiny.cubin())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "bar.sync;",
+        "mbarrier.init.shared.b64 [%r1];",
+        "mbarrier.arrive.expect_tx.shared.b64 _, %r1;",
+        "setmaxnreg.inc.sync.aligned.u32;",
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 %r1;",
+        "wgmma.wait_group.sync.aligned;",
+        "cp.async.bulk.tensor.2d.global.shared::cta [%rd1];",
+        "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1];",
+        "sub.s32 %r1, %r2;",
+        "neg.s32;",
+    ],
+)
+def test_an_instruction_without_its_operands_is_refused(body: str, tiny: Artifact) -> None:
+    text = f".visible .entry k()\n.reqntid 384\n{{\n{body}\n}}\n"
+    with pytest.raises(ValueError, match="lacks operands"):
+        inspection.inspect(text, tiny.cubin())
+
+
 # -- what one warp computes ----------------------------------------------------------------
 
 
@@ -167,6 +215,29 @@ def test_what_depends_on_data_is_unknown() -> None:
     for register in ("%r1", "%r5", "%r6", "%r7", "%r99"):
         assert not view.value(register).exact, register
     assert view.address("[%r8+8]") == ptx.Value(72, exact=False)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "value"),
+    [
+        ("shl.b32 %r1, 1, 5", ptx.Value(32)),
+        ("shl.b32 %r1, 1, 99999999999", ptx.Value(0)),
+        ("shl.b32 %r1, 1, -3", ptx.Value(0)),
+        ("shr.u32 %r1, -1, 40", ptx.Value(0)),
+        ("shr.s32 %r1, -8, 40", ptx.Value(-1)),
+        ("add.s32 %r1, 1", ptx.UNKNOWN),
+        ("mad.lo.s32 %r1, 1, 2", ptx.UNKNOWN),
+        ("min.s32 %r1, 3", ptx.UNKNOWN),
+        ("not.pred %r1", ptx.UNKNOWN),
+    ],
+)
+def test_arithmetic_is_that_of_ptx(instruction: str, value: ptx.Value) -> None:
+    assert ptx.WarpView(_kernel(f"{instruction};"), 0).value("%r1") == value
+
+
+def test_a_cta_has_threads() -> None:
+    with pytest.raises(ValueError, match="without threads"):
+        _kernel("ret;", threads=0)
 
 
 def test_an_unknown_count_is_none_and_not_a_guess() -> None:

@@ -7,6 +7,7 @@ from math import log
 import pytest
 import torch
 
+from hopwell import reference
 from hopwell.bench import accuracy
 
 CASES = pytest.mark.parametrize(
@@ -38,11 +39,11 @@ def by_hand(inputs: Triple, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @CASES
-@pytest.mark.parametrize("chunk", [1, 500, 2**27])
+@pytest.mark.parametrize("chunk", [1, 500, 8200, 2**24])
 def test_reference_is_attention(
     seqlen_q: int, seqlen_k: int, causal: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accuracy, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(reference, "SCORES_AT_ONCE", chunk)
     inputs = draw(seqlen_q, seqlen_k)
     expected = accuracy.reference(*inputs, causal=causal, scale=0.25)
     out, lse = by_hand(inputs, causal)
@@ -69,7 +70,38 @@ def test_a_rounded_result_fits_the_budget(
     allowed = accuracy.budget(*inputs, expected, causal=causal, scale=0.25)
     out, lse = by_hand(inputs, causal)
     assert not allowed.broken_by(accuracy.errors(out.to(dtype), lse.float(), expected))
-    assert allowed.frobenius < 8 * accuracy.UNIT_ROUNDOFF[str(dtype).removeprefix("torch.")]
+    assert allowed.frobenius < 4 * accuracy.unit_roundoff(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_unit_roundoff_is_the_largest_relative_error_of_rounding(dtype: torch.dtype) -> None:
+    unit = accuracy.unit_roundoff(dtype)
+    x = torch.linspace(1, 2, 100_001, dtype=torch.float64)
+    error = float(((x.to(dtype).double() - x).abs() / x).max())
+    assert 0.8 * unit < error <= unit
+    assert torch.tensor(1.0 + 2 * unit).to(dtype) > 1.0
+
+
+def test_the_floor_is_two_roundings() -> None:
+    """One query and one key: the model is exact, so the floor alone is left."""
+    q, k, v = torch.ones(3, 1, 1, 1, 16, dtype=torch.bfloat16)
+    expected = accuracy.reference(q, k, v, causal=False, scale=0.25)
+    allowed = accuracy.budget(q, k, v, expected, causal=False, scale=0.25)
+    assert allowed.frobenius == allowed.row_max == allowed.row_p999 == 2 * 2.0**-8 / 4
+
+
+def test_the_model_of_a_precision_rounds_weights_and_output() -> None:
+    """Against rounding by hand, relative to each row's maximum."""
+    q, k, v = (x[:, :, :2] for x in draw(50, 60))
+    model = accuracy.reference(q, k, v, causal=False, scale=0.25, precision="bfloat16")
+    scores = torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) * 0.25
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    product = torch.einsum("bhij,bjhd->bhid", weights.bfloat16().double(), v.double())
+    out = (product / weights.sum(-1, keepdim=True)).bfloat16().double()
+    # A weight on the border between two roundings may fall to either side.
+    differing = (model.o != out.flatten(0, 1)).double().mean()
+    assert differing < 0.02
+    torch.testing.assert_close(model.o, out.flatten(0, 1), rtol=2**-7, atol=2**-10)
 
 
 def spoil(kind: str, out: torch.Tensor, lse: torch.Tensor) -> None:

@@ -209,6 +209,29 @@ def test_one_bad_cell_decides_an_error_target_and_is_named() -> None:
     assert entry.rows[0].problem.name in verdict.where
 
 
+@pytest.mark.parametrize("index", [0, 9, -3])
+@pytest.mark.parametrize("name", ["frobenius", "row_max", "row_p999", "lse"])
+def test_an_error_that_is_nan_is_the_worst_wherever_it_stands(index: int, name: str) -> None:
+    rows = list(synthetic().rows)
+    index = range(len(rows))[index] // 3 * 3  # ours
+    assert rows[index].contender == record.OURS
+    correctness = rows[index].correctness
+    assert correctness is not None
+    nan = replace(correctness.errors, **{name: float("nan")})
+    rows[index] = replace(rows[index], correctness=replace(correctness, errors=nan))
+    verdicts = summary.summarise([replace(synthetic(), rows=tuple(rows))])
+    assert [verdict.reached.split()[0] for verdict in verdicts if not verdict.holds] == ["nan"]
+
+
+def test_a_manifest_of_something_else_is_not_measured() -> None:
+    identity = synthetic().identity
+    for manifest in ({"plan": [1], "resources": 5}, {"plan": {"head_dim": "128"}, "resources": {}}):
+        artifacts = tuple(replace(entry, manifest=manifest) for entry in identity.artifacts)
+        changed = replace(synthetic(), identity=replace(identity, artifacts=artifacts))
+        verdicts = summary.summarise([changed])
+        assert [v.reached for v in verdicts if v.holds is None] == ["not measured"]
+
+
 def test_what_was_not_measured_does_not_pass() -> None:
     assert {v.holds for v in summary.summarise([])} == {None}
     bare = replace(synthetic(), rows=(), host=(), new_process={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -301,6 +302,20 @@ def test_names_are_no_markup(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     assert str(place) in out
     assert "[/red]" in run("explain", "--device", "[/red]")[2]
     assert "[/red]" in run("plans", "[/red]")[2]
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict", "utf-8:strict"])
+def test_a_path_that_the_terminal_cannot_show(tmp_path: Path, encoding: str) -> None:
+    place = os.fsencode(tmp_path) + b"/\xff\xe2\x82\xac"
+    environment = {**os.environb, b"HOPWELL_CACHE_DIR": place, b"PYTHONUTF8": b"0"}
+    for command in ("info", "info --json", "clear"):
+        done = subprocess.run(
+            [sys.executable, "-m", "hopwell", "cache", *command.split()],
+            env={**environment, b"PYTHONIOENCODING": encoding.encode()},
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "20", "-5", "many"])

@@ -136,7 +136,7 @@ def test_row_blocks_do_not_change_the_definition(monkeypatch: pytest.MonkeyPatch
     q, k, v = torch.randn(2, 37, 4, 8), torch.randn(2, 29, 2, 8), torch.randn(2, 29, 2, 8)
     whole = reference.attention(q, k, v, causal=True)
     grads = reference.backward(whole[0], whole[1].nan_to_num(0, 0, 0), q, k, v, causal=True)
-    monkeypatch.setattr(reference, "_SCORES_AT_ONCE", 1000)
+    monkeypatch.setattr(reference, "SCORES_AT_ONCE", 1000)
     parts = reference.attention(q, k, v, causal=True)
     again = reference.backward(whole[0], whole[1].nan_to_num(0, 0, 0), q, k, v, causal=True)
     for a, b in zip((*whole, *grads[:3]), (*parts, *again[:3]), strict=True):

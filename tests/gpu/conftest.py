@@ -43,6 +43,7 @@ def missing_gpu() -> str | None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", help="write a record of the covered artifacts to this path")
     parser.addoption("--commit", help="commit named in the record; git's if absent")
+    parser.addoption("--expect-source", help="where every kernel must come from, such as wheel")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Options exist only where this directory was named on pytest's command line.
     record = config.getoption("--record", None) or os.environ.get("HOPWELL_TEST_RECORD")
     coverage = Coverage(Path(record) if record else None, config.getoption("--commit", None))
+    coverage.source = config.getoption("--expect-source", None)
     config.pluginmanager.register(coverage, "hopwell-coverage")
 
 
@@ -68,6 +70,9 @@ class Coverage:
     def __init__(self, path: Path | None, commit: str | None) -> None:
         self.path = path
         self.commit = commit
+        #: Where a kernel's first use must find it, and where the first uses did.
+        self.source: str | None = None
+        self.first_uses: dict[str, str | None] = {}
         self.artifacts: dict[str, Artifact] = {}
         self.tests: dict[str, set[str]] = {}
         self.outcomes = {"passed": 0, "failed": 0, "skipped": 0}
@@ -76,6 +81,10 @@ class Coverage:
     def executed(self, ran: DispatchRecord, test: str) -> None:
         key = ran.artifact_hash
         assert key is not None
+        first = self.first_uses.setdefault(key, ran.cache)
+        # A test that does not come by here may have loaded it before.
+        right = self.source is None or first in ("memory", self.source)
+        assert right, f"first use from {first}, not {self.source}"
         if key not in self.artifacts:
             self.artifacts[key] = artifact_of(ran, ())
         self.tests.setdefault(key, set()).add(test)

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: Score elements (float64) held at once: 1 GiB.
-CHUNK_ELEMENTS = 2**27
 #: |lse - reference| <= LSE_TOLERANCE * max(1, |reference| / LSE_SCALE).
 LSE_TOLERANCE = 1e-4
 LSE_SCALE = 64.0
-#: Unit roundoff: half the distance from 1 to the next number.
-UNIT_ROUNDOFF = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-24}
+#: Unit roundoffs that an output too small for errors to average may be away.
+FLOOR = 2.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,13 @@ class Errors:
         return cls(**data)
 
 
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the distance from 1 to the next number of a floating dtype."""
+    import torch
+
+    return torch.finfo(dtype).eps / 2
+
+
 def spread_pairs(batch: int, heads: int, limit: int) -> tuple[tuple[int, int], ...]:
     """Up to ``limit`` (batch, head) pairs, evenly spread, the first and the last among them."""
     total = batch * heads
@@ -76,68 +81,42 @@ def reference(
     pairs: Sequence[tuple[int, int]] | None = None,
     precision: str | None = None,
 ) -> Reference:
-    """Attention in float64 on the inputs' own device, in chunks.
+    """:func:`hopwell.reference.attention` of some (batch, head) pairs, on the inputs' device.
 
     Args:
         q: (batch, seqlen_q, heads_q, head_dim); k and v alike with their lengths and heads.
         causal: Bottom-right aligned: j <= i + seqlen_k - seqlen_q.
         scale: Multiplies the scores.
         pairs: (batch, head) pairs to compute; all of them if None.
-        precision: Round the probabilities (relative to their row's maximum) and the output to
-            this dtype, as a kernel of that precision must; everything else stays float64.
-            This is the same-precision result that sets :func:`budget`.
+        precision: Name of the dtype to which the definition rounds probabilities and output;
+            this is the same-precision result that sets :func:`budget`.
     """
     import torch
+
+    from hopwell import reference as definition
 
     batch, seqlen_q, heads_q, _ = q.shape
     seqlen_k, heads_k = k.shape[1], k.shape[2]
     chosen = tuple(pairs) if pairs is not None else spread_pairs(batch, heads_q, batch * heads_q)
     o = torch.zeros(len(chosen), seqlen_q, v.shape[3], dtype=torch.float64, device=q.device)
     lse = torch.full((len(chosen), seqlen_q), -torch.inf, dtype=torch.float64, device=q.device)
-    if seqlen_k == 0 or seqlen_q == 0:
-        return Reference(chosen, o, lse)
-    rows = max(1, min(seqlen_q, CHUNK_ELEMENTS // seqlen_k))
-    together = max(1, CHUNK_ELEMENTS // (rows * seqlen_k))
+    # The definition takes rows in blocks; pairs are gathered in groups, so that both stay bounded.
+    together = max(1, definition.SCORES_AT_ONCE // max(seqlen_q * seqlen_k, 1))
     for first in range(0, len(chosen), together):
         group = slice(first, min(first + together, len(chosen)))
         b = torch.tensor([pair[0] for pair in chosen[group]], device=q.device)
         h = torch.tensor([pair[1] for pair in chosen[group]], device=q.device)
         kv = h // (heads_q // heads_k)
-        keys, values = k[b, :, kv].double(), v[b, :, kv].double()
-        for start in range(0, seqlen_q, rows):
-            span = slice(start, min(start + rows, seqlen_q))
-            scores = q[b, span, h].double() @ keys.mT
-            scores *= scale
-            if causal:
-                _mask_causal(scores, start, seqlen_k - seqlen_q)
-            o[group, span], lse[group, span] = _softmax_product(scores, values, precision)
+        found = definition.attention(
+            q[b, :, h].unsqueeze(2),
+            k[b, :, kv].unsqueeze(2),
+            v[b, :, kv].unsqueeze(2),
+            causal=causal,
+            scale=scale,
+            precision=None if precision is None else getattr(torch, precision),
+        )
+        o[group], lse[group] = found[0].squeeze(2), found[1].squeeze(1)
     return Reference(chosen, o, lse)
-
-
-def _mask_causal(scores: torch.Tensor, first_row: int, offset: int) -> None:
-    import torch
-
-    rows = torch.arange(first_row, first_row + scores.shape[1], device=scores.device)
-    columns = torch.arange(scores.shape[2], device=scores.device)
-    scores.masked_fill_(columns[None, :] > rows[:, None] + offset, -torch.inf)
-
-
-def _softmax_product(
-    scores: torch.Tensor, values: torch.Tensor, precision: str | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    maximum = scores.amax(-1, keepdim=True)
-    # A row without a visible key has maximum -inf; any finite stand-in leaves its weights zero.
-    maximum = torch.where(maximum == -torch.inf, 0.0, maximum)
-    weights = scores.sub_(maximum).exp_()
-    total = weights.sum(-1, keepdim=True)
-    if precision is not None:
-        weights = weights.to(getattr(torch, precision)).double()
-    o = (weights @ values) / torch.where(total == 0, 1.0, total)
-    if precision is not None:
-        o = o.to(getattr(torch, precision)).double()
-    return o, (maximum + total.log()).squeeze(-1)
 
 
 def errors(o: torch.Tensor, lse: torch.Tensor | None, expected: Reference) -> Errors:
@@ -213,16 +192,16 @@ def budget(
 ) -> Budget:
     """1.5 times the error of the same-precision result (2 times for the worst row).
 
-    The floor beside it covers outputs too small for errors to average: a few roundings of the
+    The floor beside it covers outputs too small for errors to average: two roundings of the
     input's dtype, shrinking with the square root of the number of elements.
     """
     dtype = str(q.dtype).removeprefix("torch.")
     rounded = reference(q, k, v, causal=causal, scale=scale, pairs=expected.pairs, precision=dtype)
     model = compare(rounded.o, None, expected)
-    unit = UNIT_ROUNDOFF[dtype]
-    row_floor = 4 * unit / sqrt(max(v.shape[3], 1))
+    floor = FLOOR * unit_roundoff(q.dtype)
+    row_floor = floor / sqrt(max(v.shape[3], 1))
     return Budget(
-        frobenius=1.5 * model.frobenius + 4 * unit / sqrt(max(expected.o.numel(), 1)),
+        frobenius=1.5 * model.frobenius + floor / sqrt(max(expected.o.numel(), 1)),
         row_max=2.0 * model.row_max + row_floor,
         row_p999=1.5 * model.row_p999 + row_floor,
     )

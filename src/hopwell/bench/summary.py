@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from math import isnan
 from typing import Any
 
 from hopwell.bench import accuracy
@@ -51,6 +52,11 @@ class Verdict:
         return asdict(self)
 
 
+def _largest(readings: Iterable[Reading]) -> Reading | None:
+    """The worst of what should be small. NaN compares as nothing, and is worse than everything."""
+    return max(readings, key=lambda r: (isnan(r.value), r.value), default=None)
+
+
 def _geomean(record: Record) -> Reading | None:
     value = geometric_mean(record)
     if value is None:
@@ -65,16 +71,17 @@ def _error_against_peers(name: str) -> Callable[[Record], Reading | None]:
     """The largest ratio, over problems, of our error to the smallest of the peers' errors."""
 
     def read(record: Record) -> Reading | None:
-        worst: Reading | None = None
+        found = []
         for row in record.of(OURS):
             peers = [_error(other, name) for other in _same_problem(record, row)]
-            mine, best = _error(row, name), min((p for p in peers if p is not None), default=None)
+            sane = (peer for peer in peers if peer is not None and not isnan(peer))
+            mine, best = _error(row, name), min(sane, default=None)
             if mine is None or best is None:
                 continue
             ratio = mine / best if best else (1.0 if mine == 0 else float("inf"))
-            if worst is None or ratio > worst.value:
-                worst = Reading(ratio, f"{row.problem.name}, {row.inputs}: {mine:.2e}/{best:.2e}")
-        return worst
+            where = f"{row.problem.name}, {row.inputs}: {mine:.2e}/{best:.2e}"
+            found.append(Reading(ratio, where))
+        return _largest(found)
 
     return read
 
@@ -93,11 +100,11 @@ def _error(row: Row, name: str) -> float | None:
 
 
 def _lse(record: Record) -> Reading | None:
-    found = [(value, row) for row in record.of(OURS) if (value := _error(row, "lse")) is not None]
-    if not found:
-        return None
-    value, row = max(found, key=lambda entry: entry[0])
-    return Reading(value, f"{row.problem.name}, {row.inputs}")
+    return _largest(
+        Reading(value, f"{row.problem.name}, {row.inputs}")
+        for row in record.of(OURS)
+        if (value := _error(row, "lse")) is not None
+    )
 
 
 def _repeatable(record: Record) -> Reading | None:
@@ -132,15 +139,15 @@ def _compile(record: Record) -> Reading | None:
 
 def _spills(record: Record) -> Reading | None:
     """Spilled bytes of the timed kernels with head_dim up to 128."""
-    worst: Reading | None = None
+    found = []
     for artifact in record.identity.artifacts:
-        plan, resources = artifact.manifest.get("plan"), artifact.manifest.get("resources")
-        if not plan or not resources or plan["head_dim"] > 128:
+        plan, resources = (artifact.manifest.get(name) for name in ("plan", "resources"))
+        if not (isinstance(plan, dict) and isinstance(resources, dict)):
             continue
-        spilled = _spilled_bytes(resources)
-        if spilled is not None and (worst is None or spilled > worst.value):
-            worst = Reading(spilled, artifact.plan_name)
-    return worst
+        spilled, head_dim = _spilled_bytes(resources), plan.get("head_dim")
+        if spilled is not None and isinstance(head_dim, int) and head_dim <= 128:
+            found.append(Reading(spilled, artifact.plan_name))
+    return _largest(found)
 
 
 def _spilled_bytes(resources: dict[str, Any]) -> float | None:

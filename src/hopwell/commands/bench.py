@@ -90,7 +90,8 @@ def render_forward(report: Report, console: Console) -> None:
 def _throughput(contender: dict[str, Any] | None) -> str | None:
     if contender is None:
         return None
-    return f"{contender['tflops']:.0f} ({contender['spread']:.1%})"
+    spread = contender["spread"]
+    return f"{contender['tflops']:.0f}" + ("" if spread is None else f" ({spread:.1%})")
 
 
 def summary(directory: Path) -> Report:

@@ -147,17 +147,17 @@ def examine() -> tuple[Capability, ...]:
     compiler = (
         _package("nvidia-cutlass-dsl", "cutlass", _COMPILE_EXTRA),
         _package("nvidia-cutlass-dsl-libs-cu13", "cutlass", _COMPILE_EXTRA),
+        _package("apache-tvm-ffi", "tvm_ffi", _COMPILE_EXTRA),
         _attempt("C compiler", linker, "Install gcc, or set CC."),
     )
     cache = _attempt("kernel cache", _cache, "hopwell cache info tells more.")
     kernels = _kernels(cache.ok and all(check.ok for check in compiler))
     present, gpu = _gpus()
-    runtime = _package("apache-tvm-ffi", "tvm_ffi", "pip install apache-tvm-ffi")
     plots = _package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'")
     return (
         Capability("attention on the CPU", True, cpu),
         Capability("compile Hopper kernels", False, (*compiler, cache)),
-        Capability("run Hopper kernels", present, (gpu, runtime, kernels)),
+        Capability("run Hopper kernels", present, (gpu, kernels)),
         Capability("plot benchmarks", False, (plots,)),
     )
 

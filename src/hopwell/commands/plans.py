@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hopwell.commands.display import Report, kernel_label, table
@@ -62,7 +61,7 @@ def detail(name: str) -> Report:
         **_summary(plan),
         "warpgroups": [role.value for role in plan.roles],
         "mbarriers": [
-            {**asdict(barrier), "name": barrier.name.value} for barrier in plan.mbarriers
+            {**barrier._asdict(), "name": barrier.name.value} for barrier in plan.mbarriers
         ],
         "named_barriers": {
             barrier.name.lower(): threads for barrier, threads in plan.named_barriers.items()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,26 +140,41 @@ def ptx_hash(ptx: str) -> str:
     return sha256("\n".join(line for line in lines if line).encode())
 
 
-def elf_sections(image: bytes) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every section of a 64-bit little-endian ELF file (a cubin is one).
+class Section(NamedTuple):
+    """A section of an ELF file; ``size`` is in memory, also where the file holds nothing of it."""
 
-    Raises ValueError when the image is not one.
+    name: str
+    size: int
+    data: bytes
+
+
+def elf_sections(image: bytes) -> list[Section]:
+    """Every section of a 64-bit little-endian ELF file (a cubin is one).
+
+    Raises ValueError when the image is not one, or not all of one.
     """
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF image")
-    (table,) = struct.unpack_from("<Q", image, 0x28)
-    size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
-    # name, type, flags, address, offset, size
-    headers = [struct.unpack_from("<IIQQQQ", image, table + i * size) for i in range(count)]
-    names = image[headers[names_index][4] :]
+    try:
+        (table,) = struct.unpack_from("<Q", image, 0x28)
+        size, count, names_index = struct.unpack_from("<HHH", image, 0x3A)
+        # name, type, flags, address, offset, size
+        headers = [struct.unpack_from("<IIQQQQ", image, table + i * size) for i in range(count)]
+        names = image[headers[names_index][4] :]
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"not a whole ELF image: {error}") from error
+    found = []
     for name, kind, _, _, offset, length in headers:
-        no_bits = kind == 8  # occupies no space in the file
+        stored = 0 if kind == 8 else length  # 8: occupies no space in the file
+        data = image[offset : offset + stored]
+        if len(data) != stored:
+            raise ValueError(f"not a whole ELF image: {len(data)} of {stored} bytes of a section")
         title = names[name : names.index(b"\0", name)].decode()
-        yield title, b"" if no_bits else image[offset : offset + length]
+        found.append(Section(title, length, data))
+    return found
 
 
 def sass_hash(cubin: bytes) -> str:
     """sha256 of the machine code of every kernel of a cubin."""
-    return sha256(
-        b"".join(data for name, data in sorted(elf_sections(cubin)) if name.startswith(".text"))
-    )
+    code = sorted(s for s in elf_sections(cubin) if s.name.startswith(".text"))
+    return sha256(b"".join(section.data for section in code))

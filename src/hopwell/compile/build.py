@@ -292,9 +292,7 @@ def _check_variant(compiler: Toolchain) -> None:
 
 def _assembler(cubin: bytes) -> dict[str, str]:
     """Version and options of the assembler, from the note that it leaves in the cubin."""
-    note = next(
-        (data for name, data in files.elf_sections(cubin) if name == ".note.nv.tkinfo"), b""
-    )
+    note = next((s.data for s in files.elf_sections(cubin) if s.name == ".note.nv.tkinfo"), b"")
     texts = [text.decode(errors="replace") for text in re.findall(rb"[ -~]{4,}", note)]
     version = next((text for text in texts if "release" in text), "unknown")
     options = next((text for text in texts if "-arch" in text), "unknown")
@@ -302,7 +300,7 @@ def _assembler(cubin: bytes) -> dict[str, str]:
 
 
 def _dependencies() -> dict[str, str]:
-    """Versions of what the kernel was built with and needs to run."""
+    """Versions of what the kernel was built with; to run, it needs none of them."""
     names = ("apache-tvm-ffi", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base")
     found = {}
     for name in names:

@@ -156,11 +156,11 @@ def inspect(ptx: str, cubin: bytes, shared_launched: int | None = None) -> Actua
     """Inspects one kernel. ``shared_launched`` is the dynamic shared memory that its host code
     asks for, in bytes (neither PTX nor cubin holds it).
 
-    Raises ValueError when PTX or cubin do not hold exactly one kernel.
+    Raises ValueError when PTX or cubin do not hold exactly one kernel, or not all of it.
     """
     kernel = Kernel.parse(ptx)
     found = sass.resources(cubin)
-    warps = (kernel.required_threads or WARP) // WARP
+    warps = -(-(kernel.required_threads or WARP) // WARP)
     views = [WarpView(kernel, warp) for warp in range(warps)]
     reach = [reachable(view) for view in views]
     scene = _Scene(kernel, views, reach)
@@ -214,13 +214,14 @@ class _Scene:
 def _mbarriers(scene: _Scene) -> tuple[MBarriers, ...]:
     view = scene.views[0]
     arrivals = {
-        scene.address(s, s.operands[0]): view.value(s.operands[1]).known
+        scene.address(s, s.operand(0)): view.value(s.operand(1)).known
         for s in scene.select("mbarrier.init")
     }
     armed: dict[int, set[int | None]] = {}
     for s in scene.select("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
-        barrier = next(operand for operand in s.operands if operand.startswith("["))
-        armed.setdefault(scene.address(s, barrier), set()).add(view.value(s.operands[-1]).known)
+        barrier = s.operand(0, among="[")
+        size = view.value(s.operand(-1)).known
+        armed.setdefault(scene.address(s, barrier), set()).add(size)
     runs: list[tuple[int, int, int | None]] = []
     for offset, count in sorted(arrivals.items()):
         if runs:
@@ -247,10 +248,11 @@ def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
         side = arriving if ".arrive" in s.opcode else waiting
         for warp in scene.warps(s):
             view = scene.views[warp]
+            number = view.value(s.operand(0)).known
             threads = scene.kernel.required_threads
             if len(s.operands) > 1:
-                threads = view.value(s.operands[1]).known
-            side.setdefault((view.value(s.operands[0]).known, threads), set()).add(warp)
+                threads = view.value(s.operand(1)).known
+            side.setdefault((number, threads), set()).add(warp)
     return tuple(
         NamedBarrier(
             number,
@@ -271,12 +273,12 @@ def _tensor_copies(scene: _Scene) -> tuple[TensorCopies, ...]:
     loads: dict[int, list[int]] = {}
     stores: list[int] = []
     for s in scene.select("cp.async.bulk.tensor."):
-        addresses = [o for o in s.operands if o.startswith("[") and "{" not in o]
+        # A load: [shared], [map, {coordinates}], [barrier]. A store has the map first.
         if ".mbarrier::complete_tx" in s.opcode:
-            target, barrier = (scene.address(s, operand) for operand in addresses[:2])
+            target, barrier = (scene.address(s, s.operand(i, among="[")) for i in (0, 2))
             loads.setdefault(barrier, []).append(target)
         else:
-            stores.append(scene.address(s, addresses[0]))
+            stores.append(scene.address(s, s.operand(1, among="[")))
     found = [TensorCopies(min(to), barrier, len(to)) for barrier, to in sorted(loads.items())]
     if stores:
         found.append(TensorCopies(min(stores), None, len(stores)))
@@ -285,7 +287,7 @@ def _tensor_copies(scene: _Scene) -> tuple[TensorCopies, ...]:
 
 def _register_targets(scene: _Scene) -> tuple[RegisterTarget, ...]:
     return tuple(
-        RegisterTarget(int(s.operands[0]), scene.warps(s)) for s in scene.select("setmaxnreg.")
+        RegisterTarget(int(s.operand(0)), scene.warps(s)) for s in scene.select("setmaxnreg.")
     )
 
 
@@ -334,7 +336,7 @@ class _WgmmaOrder:
                 if not group:
                     unfenced += not fenced
                     multiplies = max(multiplies, between if events else 0)
-                source = "registers" if s.operands[1].startswith("{") else "shared"
+                source = "registers" if s.operand(1).startswith("{") else "shared"
                 group[f"{found.group(1)}/{source}"] += 1
                 types.add(found.group(2))
             elif s.starts("wgmma.commit_group"):
@@ -342,8 +344,8 @@ class _WgmmaOrder:
                 group.clear()
                 fenced, between = False, 0
             elif s.starts("wgmma.wait_group"):
-                events.append(f"wait {s.operands[0]}")
-                if s.operands[0] == "0":
+                events.append(f"wait {s.operand(0)}")
+                if s.operand(0) == "0":
                     phases.append(" | ".join(events))
                     events = []
             elif s.starts("mul") and ".f32" in s.opcode:
@@ -359,7 +361,7 @@ def _mirrors_cta(kernel: Kernel) -> bool:
         if s.starts("mov") and len(s.operands) == 2 and s.operands[1] in copies:
             copies.add(s.operands[0])
     return any(
-        (s.starts(("not.", "neg.")) and s.operands[1] in copies)
-        or (s.starts("sub.") and s.operands[2] in copies)
+        (s.starts(("not.", "neg.")) and s.operand(1) in copies)
+        or (s.starts("sub.") and s.operand(2) in copies)
         for s in kernel.statements
     )

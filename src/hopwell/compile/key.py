@@ -31,14 +31,15 @@ SCHEMA = 1
 CALL_ABI = "hopwell_launch 1"
 #: Options of the DSL and its assembler. The assembler's remarks are how its warnings are seen.
 COMPILE_OPTIONS = "--enable-tvm-ffi --gpu-arch {arch} remarks{{ptx}}"
-#: Options of the host linker: nothing of the build machine may enter the file.
+#: Options of the host linker: nothing of the build machine may enter the file, and nothing that
+#: the kernel needs may be missing from it.
 LINK_OPTIONS = (
     "-O2",
     "-fPIC",
     "-shared",
     "-s",
     "-Wl,--build-id=none",
-    "-Wl,-z,relro,-z,noexecstack",
+    "-Wl,-z,relro,-z,noexecstack,-z,defs",
 )
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 

@@ -33,6 +33,15 @@ class Statement:
     def starts(self, prefixes: str | tuple[str, ...]) -> bool:
         return self.opcode.startswith(prefixes)
 
+    def operand(self, position: int, among: str = "") -> str:
+        """One of the operands, or of those that start with ``among``. Raises ValueError if there
+        are not so many: the text is no PTX.
+        """
+        chosen = [operand for operand in self.operands if operand.startswith(among)]
+        if not -len(chosen) <= position < len(chosen):
+            raise ValueError(f"{self.opcode} lacks operands: {', '.join(self.operands)}")
+        return chosen[position]
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -54,13 +63,18 @@ class Kernel:
         if len(entries) != 1:
             raise ValueError(f"expected one entry in the PTX, found {len(entries)}")
         name, directives = entries[0].groups()
-        statements, labels = _statements(text[entries[0].end() :])
+        body = text[entries[0].end() :]
+        if body.count("}") != body.count("{") + 1:
+            raise ValueError(f"the PTX of {name} is not whole: it does not end")
+        statements, labels = _statements(body)
         required = re.search(r"\.reqntid\s+([\d,\s]+)", directives)
         threads = None
         if required is not None:
             threads = 1
             for extent in required.group(1).split(","):
                 threads *= int(extent)
+            if threads == 0:
+                raise ValueError(f"{name} requires a CTA without threads")
         definitions: dict[str, tuple[Statement, ...]] = {}
         for statement in statements:
             for register in _defined(statement):
@@ -149,6 +163,11 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
+def _amount(shift: int) -> int:
+    """PTX takes the amount of a shift as unsigned, and all above the width as the width."""
+    return min(shift & 0xFFFFFFFF, 32)
+
+
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -159,12 +178,14 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
     "xor": lambda a, b: a ^ b,
     "not": lambda a: ~a,
     "neg": lambda a: -a,
-    "shl": lambda a, b: a << b,
-    "shr.s32": lambda a, b: a >> b,
-    "shr": lambda a, b: (a & 0xFFFFFFFF) >> b,
+    "shl": lambda a, b: a << _amount(b),
+    "shr.s32": lambda a, b: a >> _amount(b),
+    "shr": lambda a, b: (a & 0xFFFFFFFF) >> _amount(b),
     "min.s32": min,
     "max.s32": max,
 }
+#: How many operands those take that do not take two.
+_OPERANDS = {"not": 1, "neg": 1, "mad": 3}
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -244,7 +265,7 @@ def _arithmetic(opcode: str, sources: list[Value]) -> Value:
         (_ARITHMETIC[name] for name in (".".join(parts[:2]), parts[0]) if name in _ARITHMETIC),
         None,
     )
-    if function is None:
+    if function is None or len(sources) != _OPERANDS.get(parts[0], 2):
         return UNKNOWN
     if all(source.exact for source in sources):
         return Value(_signed(function(*(source.constant for source in sources))))
@@ -255,6 +276,8 @@ def _arithmetic(opcode: str, sources: list[Value]) -> Value:
 
 
 def _logic(name: str, sources: list[Value]) -> Value:
+    if len(sources) != _OPERANDS.get(name, 2):
+        return UNKNOWN
     exact = [bool(s.constant) for s in sources if s.exact]
     if name == "and" and False in exact:
         return Value(0)

@@ -46,11 +46,13 @@ class Resources:
 
 def resources(cubin: bytes) -> Resources:
     """Raises ValueError when the image is no cubin of exactly one kernel."""
-    sections = dict(elf_sections(cubin))
-    code = [data for name, data in sections.items() if name.startswith(".text.")]
-    if len(code) != 1 or ".nv.info" not in sections:
+    sections = {section.name: section for section in elf_sections(cubin)}
+    code = [section.data for name, section in sections.items() if name.startswith(".text.")]
+    if len(code) != 1 or ".nv.info" not in sections or len(code[0]) % INSTRUCTION_BYTES:
         raise ValueError(f"expected a cubin of one kernel, found {len(code)}")
-    info = _attributes(sections[".nv.info"])
+    info = _attributes(sections[".nv.info"].data)
+    if _REGISTER_COUNT not in info:
+        raise ValueError("the cubin does not say how many registers its kernel has")
     return Resources(
         registers=info[_REGISTER_COUNT],
         stack_bytes=info.get(_FRAME_SIZE, 0),
@@ -66,7 +68,7 @@ def _attributes(data: bytes) -> dict[int, int]:
         position += 4
         if kind != _FORMAT_SIZED:
             continue  # the value is in the two bytes of the size
-        if size == 8:
+        if size == 8 and position + size <= len(data):
             found[attribute] = struct.unpack_from("<II", data, position)[1]
         position += size
     return found

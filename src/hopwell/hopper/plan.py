@@ -115,15 +115,14 @@ class Region(NamedTuple):
         return self.offset + self.bytes
 
 
-@dataclass(frozen=True)
-class MBarrierSpec:
+class MBarrierSpec(NamedTuple):
     """``count`` barriers (one per stage), each completed by ``arrivals`` arrivals.
 
     ``transaction_bytes`` is what the arming arrival expects of the copy engine (0: none).
     """
 
     name: MBarrier
-    count: int
+    count: int  # type: ignore[assignment]  # not the method of a tuple
     arrivals: int
     transaction_bytes: int
 

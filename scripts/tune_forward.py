@@ -8,13 +8,12 @@ belong to one bucket. Variants are grouped by (dtype, head dims, causal). Each i
 against float64 on small, ragged and larger problems; those that pass are timed, interleaved with
 each other and with the peers, cell by cell. The work runs in a child process that reports what
 it is about to do: a variant that hangs or poisons the CUDA context is named, dropped, and the
-rest goes on. Needs torch and numpy; hopwell must be importable (PYTHONPATH=src).
+rest goes on. Kernels are read and loaded as the library does, without a compiler.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
 import queue
@@ -23,14 +22,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hopwell.bench.flops import tflops
 from hopwell.bench.grid import Cell, standard_cell
+from hopwell.bench.inputs import Inputs, draw
 from hopwell.compile import Artifact, Kernel, Manifest
+from hopwell.compile import artifact as files
 from hopwell.decode import decode
 
 START_SECONDS = 180  # child start: torch import, CUDA context, peers
@@ -43,13 +45,15 @@ class Variant:
     """One artifact: its directory relative to the root is its identity."""
 
     name: str
-    path: Path
-    manifest: dict[str, Any]
+    artifact: Artifact
 
     @property
     def plan(self) -> dict[str, Any]:
-        plan: dict[str, Any] = self.manifest["plan"]
-        return plan
+        return self.artifact.manifest.plan
+
+    @property
+    def plan_name(self) -> str:
+        return self.artifact.manifest.plan_name
 
     @property
     def group(self) -> tuple[str, int, int, bool]:
@@ -57,17 +61,22 @@ class Variant:
         return plan["dtype"], plan["head_dim"], plan["head_dim_v"], plan["causal"]
 
     def load(self) -> Kernel:
-        manifest = decode(Manifest, (self.path / "manifest.json").read_text("utf-8"))
-        return Kernel(Artifact(self.path, manifest), "cache")
+        return Kernel(self.artifact, "cache")
 
 
 def find_variants(root: Path, match: str) -> list[Variant]:
+    """Every whole artifact whose directory or plan name matches; the others are named."""
     found = []
-    for file in sorted(root.rglob("manifest.json")):
+    for file in sorted(root.rglob(files.MANIFEST)):
         name = str(file.parent.relative_to(root))
-        manifest = json.loads(file.read_text())
-        if re.search(match, f"{name} {manifest.get('plan_name', '')}"):
-            found.append(Variant(name, file.parent, manifest))
+        try:
+            request = decode(Manifest, file.read_text()).request
+            variant = Variant(name, files.read(file.parent, request))
+        except (ValueError, files.CorruptArtifact) as error:
+            print(f"! {name}: {error}", file=sys.stderr)
+            continue
+        if re.search(match, f"{name} {variant.plan_name}"):
+            found.append(variant)
     return found
 
 
@@ -76,43 +85,6 @@ def find_variants(root: Path, match: str) -> list[Variant]:
 
 def emit(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
-
-
-def open_cuda_runtime() -> None:
-    """Exported kernels look for libcudart among the global symbols; PyTorch's own serves."""
-    import torch
-
-    torch.cuda.init()
-    package = Path(torch.__file__).parent
-    shipped = [
-        *package.glob("lib/libcudart*.so*"),
-        *package.parent.glob("nvidia/*/lib/libcudart.so*"),
-    ]
-    mapped = [
-        line.split()[-1]
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if "libcudart" in line
-    ]
-    for library in [*mapped, *map(str, sorted(shipped))]:
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        return
-
-
-def make_inputs(cell: Cell, seed: int) -> tuple[Any, Any, Any]:
-    import torch
-
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-
-    def draw(seqlen: int, heads: int, dim: int) -> torch.Tensor:
-        shape = (cell.batch, seqlen, heads, dim)
-        drawn = torch.randn(shape, device="cuda", generator=generator, dtype=torch.float32)
-        return drawn.to(getattr(torch, cell.dtype))
-
-    return (
-        draw(cell.seqlen_q, cell.heads_q, cell.head_dim),
-        draw(cell.seqlen_k, cell.heads_k, cell.head_dim),
-        draw(cell.seqlen_k, cell.heads_k, cell.head_dim_v),
-    )
 
 
 def make_outputs(cell: Cell) -> tuple[Any, Any]:
@@ -162,7 +134,7 @@ def check_variant(variant: Variant, sms: int) -> None:
             f"h{cell.heads_q}/{cell.heads_k} d{cell.head_dim}"
         )
         emit("begin", variant=variant.name, step=f"check {problem}")
-        q, k, v = make_inputs(cell, seed)
+        q, k, v = draw(cell, seed)
         pairs = accuracy.spread_pairs(cell.batch, cell.heads_q, 12)
         expected = accuracy.reference(q, k, v, causal=cell.causal, scale=cell.scale, pairs=pairs)
         allowed = accuracy.budget(q, k, v, expected, causal=cell.causal, scale=cell.scale)
@@ -224,22 +196,21 @@ def time_cell(
     from hopwell.bench.timing import CudaClock, Statistic, Work, input_sets, interleave
 
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = [make_inputs(cell, seed) for seed in range(input_sets(cell.tensor_bytes, l2))]
+    sets = [draw(cell, seed) for seed in range(input_sets(cell.tensor_bytes, l2))]
     pairs = accuracy.spread_pairs(cell.batch, cell.heads_q, 3)
     expected = accuracy.reference(*sets[0], causal=cell.causal, scale=cell.scale, pairs=pairs)
     allowed = accuracy.budget(*sets[0], expected, causal=cell.causal, scale=cell.scale)
     works: dict[str, Work] = {}
     found: dict[str, Any] = {}
 
-    def work(kernel: Kernel, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
-        bound = kernel.bind(q, k, v, o, lse, cell.scale, sms)
-        return lambda: bound(*(x.data_ptr() for x in (q, k, v, o, lse)))
+    def launch(kernel: Kernel, o: Any, lse: Any, inputs: Inputs) -> None:
+        kernel(*inputs, o, lse, cell.scale, sms)
 
     for name, kernel in kernels.items():
         emit("begin", variant=name, step=f"run {cell.name}")
         o, lse = make_outputs(cell)
         try:
-            work(kernel, *sets[0], o, lse)()
+            launch(kernel, o, lse, sets[0])
             torch.cuda.synchronize()
         except Exception as error:
             emit("failed", variant=name, error=f"{cell.name}: {error}"[:600])
@@ -250,7 +221,7 @@ def time_cell(
             emit("failed", variant=name, error=f"{cell.name}: {'; '.join(broken)}")
             continue
         found[name] = result.to_json()
-        works[name] = Work([work(kernel, *inputs, o, lse) for inputs in sets])
+        works[name] = Work([partial(launch, kernel, o, lse, inputs) for inputs in sets])
     for peer in peers:
         emit("begin", variant=None, step=f"{peer.name} {cell.name}")
         calls = [peer.bind(*s, cell.causal, cell.scale) for s in sets]
@@ -381,7 +352,9 @@ class Tuner:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": "tune.forward",
-            "variants": {name: variant.manifest for name, variant in self.variants.items()},
+            "variants": {
+                name: variant.artifact.manifest.to_json() for name, variant in self.variants.items()
+            },
             "passed": self.passed,
             "failed": self.failed,
             "timed": self.timed,
@@ -422,12 +395,8 @@ class Tuner:
         variant = self.variants.get(name)
         if variant is None:
             return name
-        plan = re.sub(r"^.*?_(?:causal|full)_", "", variant.manifest.get("plan_name", name))
-        same = [
-            v
-            for v in self.variants.values()
-            if v.manifest.get("plan_name") == variant.manifest.get("plan_name")
-        ]
+        plan = re.sub(r"^.*?_(?:causal|full)_", "", variant.plan_name)
+        same = [v for v in self.variants.values() if v.plan_name == variant.plan_name]
         return plan if len(same) == 1 else f"{name} {plan}"
 
 
@@ -467,7 +436,6 @@ def child(options: argparse.Namespace, variants: list[Variant]) -> None:
     import torch
 
     work = json.load(sys.stdin)
-    open_cuda_runtime()
     options.sms = options.sms or torch.cuda.get_device_properties(0).multi_processor_count
     mine = [variant for variant in variants if variant.name in work["variants"]]
     with torch.no_grad():

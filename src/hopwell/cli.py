@@ -209,7 +209,7 @@ def forward(
         commit=commit,
     )
     if output is None:
-        output = RECORDS / f"forward-{environment.now()[:10]}.json"
+        output = RECORDS / environment.record_name("forward", commit)
     with display.progress() as tell:
         report = bench.forward(
             options,

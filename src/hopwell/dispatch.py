@@ -169,6 +169,10 @@ def explain(problem: Problem, backend: str = "auto", fallback: str = "error") ->
 # -- what really ran -------------------------------------------------------------------------
 
 
+#: ``DispatchRecord.cache`` of a kernel by its source (:attr:`hopwell.compile.Kernel.source`).
+CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
+
+
 class DispatchRecord(NamedTuple):
     """One executed call. Through the custom op, which always gives both, ``return_lse`` is true.
 

@@ -62,6 +62,10 @@ class LaunchError(HopwellError, RuntimeError):
     """The CUDA runtime refused a launch."""
 
 
+class MeasurementError(HopwellError, RuntimeError):
+    """What was about to be measured is wrong, unnamed, or not what the record holds already."""
+
+
 class GradientUnsupported(HopwellError, NotImplementedError):
     """A gradient was asked for through a backend that has no backward."""
 

@@ -22,10 +22,6 @@ _function_modes = torch._C._len_torch_function_stack
 _recording = dispatch.recording
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
-#: How a kernel came into the process, in the words of a dispatch record.
-_CACHE_WORD = {"cache": "hit", "wheel": "wheel", "compiled": "compiled"}
-
-
 #: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
 _prepared: dict[tuple[Any, ...], Call] = {}
 _PREPARED_LIMIT = 4096
@@ -259,7 +255,7 @@ class Call:
             kernel, fresh = hopper_launch.load(plan, launch.device)
             bound = launch.bind(kernel, q, k, v, out, lse)
             if fresh:
-                cache = _CACHE_WORD[kernel.source]
+                cache = dispatch.CACHE_WORD[kernel.source]
         bound(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr())
         if self.bound is None:
             # Only now is its code on the device: before, a graph capture must not meet it.

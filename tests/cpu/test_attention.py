@@ -148,17 +148,28 @@ def test_rows_that_see_nothing_stay_zero_beside_nan() -> None:
     assert (lse[:, :, :5] == -inf).all()
 
 
-@pytest.mark.parametrize("options", MASKS)
-def test_keys_that_no_query_sees_never_matter(options: dict[str, Any]) -> None:
-    # One query: with a left bound the keys before it are outside the used range.
-    q, k, v = normal(1, 1, 2, 8), normal(1, 40, 2, 8), normal(1, 40, 2, 8)
-    left = options.get("window", (None,))[0]
-    hidden = 0 if left is None else 39 - left
+@pytest.mark.parametrize(
+    ("options", "lengths", "hidden"),
+    [
+        (dict(window=(3, 0)), (1, 40), 36),
+        (dict(window=(7, None)), (4, 40), 29),
+        (dict(window=(5, 2)), (2, 40), 33),
+        (dict(causal=True, window=(0, None)), (1, 40), 39),
+    ],
+    ids=str,
+)
+def test_keys_that_no_query_sees_never_matter(
+    options: dict[str, Any], lengths: tuple[int, int], hidden: int
+) -> None:
+    """The keys before the first query's window hold NaN; the next one is the first to matter."""
+    q = normal(1, lengths[0], 2, 8)
+    k, v = normal(1, lengths[1], 2, 8), normal(1, lengths[1], 2, 8)
+    expected = attention(q, k, v, **options)
     poisoned_k, poisoned_v = k.clone(), v.clone()
     poisoned_k[:, :hidden], poisoned_v[:, :hidden] = torch.nan, torch.nan
-    assert torch.equal(
-        attention(q, k, v, **options), attention(q, poisoned_k, poisoned_v, **options)
-    )
+    assert torch.equal(expected, attention(q, poisoned_k, poisoned_v, **options))
+    poisoned_k[:, hidden] = torch.nan
+    assert attention(q, poisoned_k, poisoned_v, **options).isnan().any()
 
 
 @pytest.mark.parametrize("level", [-120.0, -3e4, 120.0, 3e4])

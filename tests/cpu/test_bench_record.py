@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from hopwell.bench.flops import tflops
 from hopwell.bench.grid import Cell, standard_grid
 from hopwell.bench.peers import PeerMismatch, available_peers, verify_operator
 from hopwell.bench.timing import Statistic
+from hopwell.data import provenance
 from hopwell.errors import InputError
 
 MILLISECOND = Statistic.of([0.9e-3, 1e-3, 1.1e-3])
@@ -42,14 +45,21 @@ def row(contender: str, cell: Cell, seconds: float, errors: Errors = GOOD) -> re
 def synthetic(
     mine: float = 1.0e-3, errors: Errors = GOOD, host: float = 9e-6, spills: int = 0
 ) -> record.Record:
-    """A whole grid: ours at ``mine`` seconds, two peers at 1.0 and 1.3 ms."""
+    """A whole grid and the recorded inputs: ours at ``mine`` seconds, the best peer at 1.0 ms."""
     rows = []
     for cell in standard_grid():
         rows += [
             row(record.OURS, cell, mine, errors),
             row("cudnn", cell, 1.3e-3),
             row("flash-attn-4", cell, 1.0e-3, replace(GOOD, lse=None)),
+            row("flash-attention-2", cell, 1.6e-3),
         ]
+    for layer in provenance()["layers"]:
+        for causal in (False, True):
+            cell = Cell(1, 128, 128, 12, 12, 32, 32, causal)
+            for name, found in ((record.OURS, errors), ("cudnn", GOOD)):
+                made = row(name, cell, 1.0, found)
+                rows.append(replace(made, inputs=forward.recorded_label(layer), tflops=None))
     artifact = record.Artifact(
         "plan",
         "key",
@@ -85,9 +95,10 @@ def synthetic(
         new_process={
             "import_hopwell": Statistic.of([0.002]),
             "first_call": Statistic.of([0.008]),
+            "import_and_first_call": Statistic.of([0.010]),
             "compile": Statistic.of([2.0]),
         },
-        absent={"flash-attention-2": "not built"},
+        absent={"another": "not built"},
     )
 
 
@@ -213,8 +224,7 @@ def test_one_bad_cell_decides_an_error_target_and_is_named() -> None:
 @pytest.mark.parametrize("name", ["frobenius", "row_max", "row_p999", "lse"])
 def test_an_error_that_is_nan_is_the_worst_wherever_it_stands(index: int, name: str) -> None:
     rows = list(synthetic().rows)
-    index = range(len(rows))[index] // 3 * 3  # ours
-    assert rows[index].contender == record.OURS
+    index = [i for i, row in enumerate(rows) if row.contender == record.OURS][index]
     correctness = rows[index].correctness
     assert correctness is not None
     nan = replace(correctness.errors, **{name: float("nan")})
@@ -235,7 +245,67 @@ def test_a_manifest_of_something_else_is_not_measured() -> None:
 def test_what_was_not_measured_does_not_pass() -> None:
     assert {v.holds for v in summary.summarise([])} == {None}
     bare = replace(synthetic(), rows=(), host=(), new_process={})
-    assert not any(verdict.holds for verdict in summary.summarise([bare]) if verdict.where == "")
+    names = [v.target for v in summary.summarise([bare]) if v.holds is not None]
+    assert names == ["spilled bytes, head_dim <= 128"]  # of the artifacts, which are there
+
+
+def without(entry: record.Record, gone: Callable[[record.Row], bool]) -> record.Record:
+    return replace(entry, rows=tuple(row for row in entry.rows if not gone(row)))
+
+
+SPEED, ERRORS = {"forward speed"}, {"Frobenius", "largest row", "99.9%"}
+OURS_ALONE = {"log-sum-exp", "problems whose"}
+GAPS: dict[str, tuple[Callable[[record.Row], bool], set[str], str]] = {
+    "one cell of one peer": (
+        lambda row: row.contender == "cudnn" and row.problem.name == "d256cs16384",
+        SPEED | ERRORS,
+        "cudnn on 1 of 36 cells (d256cs16384)",
+    ),
+    "a whole peer": (
+        lambda row: row.contender == "flash-attn-4",
+        SPEED | ERRORS,
+        "flash-attn-4 on 36 of 36 cells",
+    ),
+    "a cell of everyone": (
+        lambda row: row.problem.name == "d64s512",
+        SPEED | ERRORS | OURS_ALONE,
+        "hopwell on 1 of 36 cells (d64s512)",
+    ),
+    "recorded inputs": (
+        lambda row: row.inputs == forward.recorded_label(provenance()["layers"][-1]),
+        ERRORS | OURS_ALONE,
+        f"recorded, layer {provenance()['layers'][-1]}, causal",
+    ),
+    "peers on recorded inputs": (
+        lambda row: row.contender != record.OURS and row.tflops is None,
+        ERRORS,
+        f"recorded, layer {provenance()['layers'][0]}, full",
+    ),
+}
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_an_incomplete_record_passes_nothing_that_the_gap_could_change(gap: str) -> None:
+    gone, wanted, where = GAPS[gap]
+    open_ = [v for v in summary.summarise([without(synthetic(), gone)]) if v.holds is None]
+    assert len(open_) == len(wanted)
+    for verdict in open_:
+        assert verdict.target.startswith(tuple(wanted))
+        assert verdict.reached == "not measured"
+        assert where in verdict.where
+
+
+def test_spilled_bytes_are_the_assemblers_and_nothing_else() -> None:
+    entry = synthetic()
+    (artifact,) = entry.identity.artifacts
+    for resources, holds in (
+        ({"spill_bytes": 0, "spills_of_something_else": 9}, True),
+        ({"spill_bytes": 4}, False),
+        ({"other": 1}, None),
+    ):
+        changed = replace(artifact, manifest={"plan": PLAN, "resources": resources})
+        now = replace(entry, identity=replace(entry.identity, artifacts=(changed,)))
+        assert verdicts(now)["spilled bytes, head_dim <= 128"] is holds
 
 
 def test_speed_is_compared_with_the_best_peer() -> None:
@@ -263,6 +333,46 @@ def test_the_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
         assert data.startswith(b"\x89PNG")
 
 
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved."""
+    figures: list[Any] = []
+    module = pytest.importorskip("matplotlib.figure")
+    monkeypatch.setattr(module.Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    return figures
+
+
+def test_value_axes_hold_zero_and_every_value(tmp_path: Path, drawn: list[Any]) -> None:
+    """Later panels are faster than the first, whose axis they share."""
+    entry = synthetic()
+    rows = tuple(
+        replace(row, tflops=row.tflops and row.tflops * row.problem.head_dim) for row in entry.rows
+    )
+    plot.draw(replace(entry, rows=rows), tmp_path / "a.png")
+    axes = drawn[0].axes
+    assert len(axes) == 6
+    top = max(row.tflops or 0 for row in rows)
+    assert {axis.get_ylim() for axis in axes} == {(0, 1.08 * top)}
+
+
+def test_a_single_point_is_marked_and_every_contender_is_named(
+    tmp_path: Path, drawn: list[Any]
+) -> None:
+    """A peer that lacks the first panel's head dimension is in the legend too."""
+    rows = tuple(
+        row
+        for row in synthetic().rows
+        if row.problem.seqlen_q == 4096 and (row.contender, row.problem.head_dim) != ("cudnn", 64)
+    )
+    plot.draw(replace(synthetic(), rows=rows), tmp_path / "a.png")
+    lines = [line for axis in drawn[0].axes for line in axis.get_lines()]
+    assert {len(line.get_xdata()) for line in lines} == {1}
+    assert all(line.get_marker() not in ("", "None", None) for line in lines)
+    assert all(line.get_markersize() >= 5 for line in lines)
+    names = {text.get_text() for text in drawn[0].legends[0].get_texts()}
+    assert names == {"hopwell", "cudnn", "flash-attn-4", "flash-attention-2"}
+
+
 def test_a_record_without_times_has_no_plot(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="timed"):
         plot.draw(replace(synthetic(), rows=()), tmp_path / "empty.svg")
@@ -271,7 +381,7 @@ def test_a_record_without_times_has_no_plot(tmp_path: Path) -> None:
 def test_reading_records_imports_neither_torch_nor_matplotlib() -> None:
     program = (
         "import sys; import hopwell.bench.record, hopwell.bench.summary, hopwell.bench.plot;"
-        "print([m for m in ('matplotlib', 'cutlass', 'typer') if m in sys.modules])"
+        "print([m for m in ('torch', 'matplotlib', 'cutlass', 'typer') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
@@ -284,7 +394,9 @@ def test_the_source_hash_follows_the_sources(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 2\n")
     changed = environment.source_sha256(tmp_path)
     (tmp_path / "a.py").rename(tmp_path / "b.py")
-    assert len({before, changed, environment.source_sha256(tmp_path)}) == 3
+    renamed = environment.source_sha256(tmp_path)
+    (tmp_path / "runtime.c").write_text("int x;\n")  # it goes into every kernel
+    assert len({before, changed, renamed, environment.source_sha256(tmp_path)}) == 4
 
 
 def test_peers_are_found_or_say_why_not() -> None:

@@ -77,6 +77,14 @@ def test_a_newer_stale_record_does_not_hide_the_current_one(tmp_path: Path) -> N
     assert claims(tmp_path)["timed"] == {"state": "reached", "by": "a.json"}
 
 
+def test_a_failed_newest_test_run_takes_the_claim_away(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", "2026-01-01T00:00:00Z", CURRENT, "executed", "timed")
+    write(tmp_path, "b.json", "2026-01-02T00:00:00Z", CURRENT)
+    assert claims(tmp_path)["executed"] == {"state": "not reached", "by": None}
+    write(tmp_path, "c.json", "2026-01-03T00:00:00Z", CURRENT, "executed")
+    assert claims(tmp_path)["executed"] == {"state": "reached", "by": "c.json"}
+
+
 def test_required_rung_decides(tmp_path: Path) -> None:
     assert evidence.report(tmp_path, "derived")["ok"]
     assert not evidence.report(tmp_path, "compiled")["ok"]  # all the other plans are not

@@ -5,7 +5,8 @@ backend ran the shipped plan of the problem's bucket, under a kernel symbol. ``a
 holds the result against float64, within the budget of a same-precision result (see
 :func:`hopwell.bench.accuracy.budget`) and the log-sum-exp's tolerance.
 
-``--record PATH`` (or ``HOPWELL_TEST_RECORD``) writes which artifacts the run covered.
+``--record PATH`` (or ``HOPWELL_TEST_RECORD``) writes which artifacts the run covered;
+``--require-gpu`` fails where tests would otherwise be skipped.
 """
 
 from __future__ import annotations
@@ -22,72 +23,79 @@ import torch
 import hopwell
 from hopwell.bench import accuracy, environment
 from hopwell.bench.forward import artifact_of
+from hopwell.bench.grid import Cell
+from hopwell.bench.inputs import draw
 from hopwell.bench.record import TESTS_GPU, Artifact, Record, write
 from hopwell.dispatch import DispatchRecord
-from hopwell.hopper.plan import bucket_of, forward_plan
+from hopwell.hopper.device import why_not_hopper
+from hopwell.hopper.plan import HopperForwardPlan, bucket_of, forward_plan
 
 HERE = Path(__file__).parent
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def missing_gpu() -> str | None:
-    """Why no Hopper kernel can run here, or None."""
-    if not torch.cuda.is_available():
-        return "needs a Hopper GPU: PyTorch sees no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    if capability != (9, 0):
-        return f"needs a Hopper GPU: this one has compute capability {capability}"
-    return None
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", help="write a record of the covered artifacts to this path")
+    parser.addoption(
+        "--record", help="write a record of the covered artifacts: a new file, or a directory"
+    )
     parser.addoption("--commit", help="commit named in the record; git's if absent")
     parser.addoption("--expect-source", help="where every kernel must come from, such as wheel")
+    parser.addoption(
+        "--require-gpu",
+        action="store_true",
+        help="fail, instead of skipping, what lacks a Hopper GPU or a compiled kernel",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a Hopper GPU")
     # Options exist only where this directory was named on pytest's command line.
     record = config.getoption("--record", None) or os.environ.get("HOPWELL_TEST_RECORD")
-    coverage = Coverage(Path(record) if record else None, config.getoption("--commit", None))
-    coverage.source = config.getoption("--expect-source", None)
+    commit = config.getoption("--commit", None)
+    path = record_path(Path(record), commit) if record else None
+    coverage = Coverage(path, commit, config.getoption("--expect-source", None))
     config.pluginmanager.register(coverage, "hopwell-coverage")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = missing_gpu()
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker("gpu")
-            if reason is not None:
-                item.add_marker(pytest.mark.skip(reason=reason))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mine = [item for item in items if HERE in item.path.parents]
+    reason = why_not_hopper()
+    if mine and reason is not None and config.getoption("--require-gpu", False):
+        raise pytest.UsageError(f"--require-gpu: needs a Hopper GPU: {reason}")
+    for item in mine:
+        item.add_marker("gpu")
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs a Hopper GPU: {reason}"))
+
+
+def record_path(wanted: Path, commit: str | None) -> Path:
+    """Where the record goes: ``wanted``, or in that directory under a name that is new."""
+    path = wanted / environment.record_name("tests-gpu", commit) if wanted.is_dir() else wanted
+    if path.exists():
+        raise pytest.UsageError(f"--record: {path} is there, and a record is never edited")
+    return path
 
 
 class Coverage:
     """Which artifact was executed by which test; written as a record when the session ends."""
 
-    def __init__(self, path: Path | None, commit: str | None) -> None:
+    def __init__(self, path: Path | None, commit: str | None, source: str | None = None) -> None:
         self.path = path
         self.commit = commit
-        #: Where a kernel's first use must find it, and where the first uses did.
-        self.source: str | None = None
-        self.first_uses: dict[str, str | None] = {}
+        self.source = source
         self.artifacts: dict[str, Artifact] = {}
         self.tests: dict[str, set[str]] = {}
         self.outcomes = {"passed": 0, "failed": 0, "skipped": 0}
         self.failures: list[str] = []
 
-    def executed(self, ran: DispatchRecord, test: str) -> None:
-        key = ran.artifact_hash
-        assert key is not None
-        first = self.first_uses.setdefault(key, ran.cache)
-        # A test that does not come by here may have loaded it before.
-        right = self.source is None or first in ("memory", self.source)
-        assert right, f"first use from {first}, not {self.source}"
-        if key not in self.artifacts:
-            self.artifacts[key] = artifact_of(ran, ())
+    def executed(self, plan: HopperForwardPlan, test: str) -> str:
+        """Credit the process's kernel of a plan to a test; gives the artifact's hash."""
+        artifact = artifact_of(plan, ())
+        key = artifact.artifact_hash
+        self.artifacts.setdefault(key, artifact)
+        assert self.source in (None, artifact.source), f"{plan.name} is from {artifact.source}"
         self.tests.setdefault(key, set()).add(test)
+        return key
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
@@ -125,8 +133,9 @@ class Attend:
 
     device = "cuda"
 
-    def __init__(self, executed: Callable[[DispatchRecord], None]) -> None:
-        self._executed = executed
+    def __init__(self, executed: Callable[[HopperForwardPlan], str]) -> None:
+        #: Credits a plan's kernel to the running test; gives the artifact's hash.
+        self.executed = executed
 
     def draw(
         self,
@@ -138,17 +147,9 @@ class Attend:
         seed: int = 0,
     ) -> Triple:
         """Standard normal q, k, v: (query, key) lengths and heads, (head_dim, head_dim_v)."""
-        generator = torch.Generator(device=self.device).manual_seed(seed)
-
-        def normal(length: int, head: int, dim: int) -> torch.Tensor:
-            shape = (batch, length, head, dim)
-            return torch.randn(shape, device=self.device, generator=generator).to(dtype)
-
-        return (
-            normal(lengths[0], heads[0], dims[0]),
-            normal(lengths[1], heads[1], dims[0]),
-            normal(lengths[1], heads[1], dims[1]),
-        )
+        name = str(dtype).removeprefix("torch.")
+        cell = Cell(batch, *lengths, *heads, *dims, causal=False, dtype=name)
+        return draw(cell, seed, self.device)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any
@@ -159,6 +160,21 @@ class Attend:
         (ran,) = calls
         self.assert_kernel(ran, q, v, bool(arguments.get("causal", False)))
         return out, lse
+
+    def profile(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any
+    ) -> tuple[DispatchRecord, list[str]]:
+        """One call's record, and all that the device did for it: kernels, copies and fills."""
+        from torch.profiler import ProfilerActivity, profile
+
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            with hopwell.record_dispatch() as calls:
+                hopwell.attention(q, k, v, **arguments)
+            torch.cuda.synchronize()
+        (ran,) = calls
+        events = profiler.events() or []
+        return ran, [event.name for event in events if event.device_type.name == "CUDA"]
 
     def assert_kernel(
         self, ran: DispatchRecord, q: torch.Tensor, v: torch.Tensor, causal: bool
@@ -174,7 +190,8 @@ class Attend:
         assert ran.kernel_symbol
         assert ran.compile_key
         assert ran.cache in ("memory", "hit", "wheel", "compiled")
-        self._executed(ran)
+        assert ran.plan is not None
+        assert self.executed(ran.plan) == ran.artifact_hash
 
     def check(
         self,
@@ -220,7 +237,7 @@ def attend(request: pytest.FixtureRequest) -> Iterator[Attend]:
     assert isinstance(coverage, Coverage)
     test = request.node.nodeid.split("::", 1)[-1]
     with torch.no_grad():
-        yield Attend(lambda ran: coverage.executed(ran, test))
+        yield Attend(lambda plan: coverage.executed(plan, test))
         try:
             torch.cuda.synchronize()
         except RuntimeError as error:

@@ -27,6 +27,20 @@ def test_head_major_views(attend: Attend, dims: tuple[int, int], causal: bool) -
 
 
 @MASKS
+@DIMS
+def test_strided_inputs_are_not_copied(attend: Attend, dims: tuple[int, int], causal: bool) -> None:
+    """The device runs the one kernel: nothing makes transposed or sliced inputs contiguous."""
+    q, k, v = attend.draw(2, (200, 333), (6, 2), dims)
+    transposed = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    sliced = [x[:, ::2, :1] for x in (q, k, v)]
+    for tensors in (transposed, sliced):
+        assert not any(x.is_contiguous() for x in tensors)
+        attend.check(*tensors, causal=causal)  # the first call of a shape may load the kernel
+        ran, names = attend.profile(*tensors, causal=causal)
+        assert names == [ran.kernel_symbol]
+
+
+@MASKS
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256)], ids=str)
 def test_slices_of_packed_qkv(attend: Attend, dims: tuple[int, int], causal: bool) -> None:
     packed = torch.randn(2, 300, 3, 4, dims[0], device=attend.device).bfloat16()

@@ -43,7 +43,7 @@ def test_repeated_runs_are_bitwise_equal(
     q, k, v = attend.draw(2, (1000, 1500), (8, 2), bucket)
     out, lse = attend(q, k, v, causal=causal)
     for _ in range(30):
-        again, again_lse = attend(q, k, v, causal=causal)
+        again, again_lse = attend(q, k, v, causal=causal, deterministic=True)
         assert torch.equal(out, again)
         assert torch.equal(lse, again_lse)
 

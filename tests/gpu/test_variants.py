@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from hopwell import compile as compiler
-from hopwell.bench import accuracy
 from hopwell.errors import CompilerMissing
 from hopwell.hopper import launch
 from hopwell.hopper.plan import HopperForwardPlan
 from hopwell.problem import Problem
 from plan_variants import VARIANTS
+
+if TYPE_CHECKING:
+    from tests.gpu.conftest import Attend
 
 #: (batch, seqlen_q, seqlen_k, heads_q, heads_k): one block, ragged, more tiles than CTAs, no keys
 #: for some rows, no keys at all.
@@ -26,37 +30,37 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant(name: str) -> None:
+def test_variant(attend: Attend, request: pytest.FixtureRequest, name: str) -> None:
     plan = VARIANTS[name]
     try:
         kernel = compiler.load(plan)
     except CompilerMissing as missing:
-        pytest.skip(f"not in the cache, and no compiler: {missing}")
+        absent = pytest.fail if request.config.getoption("--require-gpu") else pytest.skip
+        absent(f"not in the cache, and no compiler: {missing}")
     assert kernel.symbol.startswith(plan.name)
+    assert attend.executed(plan) == kernel.artifact_hash
     for shape in SHAPES:
-        check(plan, *shape)
+        check(attend, plan, *shape)
 
 
 def check(
-    plan: HopperForwardPlan, batch: int, seqlen_q: int, seqlen_k: int, heads_q: int, heads_k: int
+    attend: Attend,
+    plan: HopperForwardPlan,
+    batch: int,
+    seqlen_q: int,
+    seqlen_k: int,
+    heads_q: int,
+    heads_k: int,
 ) -> None:
+    lengths, heads, dims = (
+        (seqlen_q, seqlen_k),
+        (heads_q, heads_k),
+        (plan.head_dim, plan.head_dim_v),
+    )
     dtype = getattr(torch, plan.dtype)
-    generator = torch.Generator("cuda").manual_seed(seqlen_q)
-
-    def normal(length: int, heads: int, dim: int) -> torch.Tensor:
-        shape = (batch, length, heads, dim)
-        return torch.randn(shape, device="cuda", generator=generator).to(dtype)
-
-    wanted = torch.full((batch, heads_q, seqlen_q), torch.nan, device="cuda")
-    q = normal(seqlen_q, heads_q, plan.head_dim)
-    k = normal(seqlen_k, heads_k, plan.head_dim)
-    v = normal(seqlen_k, heads_k, plan.head_dim_v)
-    out = torch.full_like(q, torch.nan)
+    q, k, v = attend.draw(batch, lengths, heads, dims, dtype, seed=seqlen_q)
+    out = q.new_full((*q.shape[:3], plan.head_dim_v), torch.nan)
+    lse = torch.full((batch, heads_q, seqlen_q), torch.nan, device=attend.device)
     problem = Problem.from_tensors(q, k, v, causal=plan.causal)
-    launch.run(plan, problem, q, k, v, out, wanted)
-    scale = plan.head_dim**-0.5
-    pairs = accuracy.spread_pairs(batch, heads_q, 4096)
-    expected = accuracy.reference(q, k, v, causal=plan.causal, scale=scale, pairs=pairs)
-    allowed = accuracy.budget(q, k, v, expected, causal=plan.causal, scale=scale)
-    broken = allowed.broken_by(accuracy.errors(out, wanted, expected))
-    assert not broken, f"{plan.name} {(batch, seqlen_q, seqlen_k, heads_q, heads_k)}: {broken}"
+    launch.run(plan, problem, q, k, v, out, lse)
+    attend.compare(out, lse, (q, k, v), causal=plan.causal)

@@ -167,6 +167,9 @@ class Budget:
     row_p999: float
     lse: float = LSE_TOLERANCE
 
+    def __str__(self) -> str:
+        return ", ".join(f"{name} <= {limit:.2e}" for name, limit in asdict(self).items())
+
     def broken_by(self, found: Errors) -> tuple[str, ...]:
         """The errors that exceed the budget, as readable sentences."""
         rows = [

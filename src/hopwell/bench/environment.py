@@ -28,6 +28,9 @@ DISTRIBUTIONS = (
     "quack-kernels",
 )
 
+#: Suffixes of what decides how the package behaves: Python, and the runtime inside each kernel.
+SOURCES = (".py", ".c")
+
 _QUERY = (
     "driver_version",
     "clocks.max.sm",
@@ -44,6 +47,12 @@ _QUERY = (
 def now() -> str:
     """UTC, ISO 8601, to the second."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def record_name(kind: str, commit: str | None = None) -> str:
+    """``forward-20260102T030405Z-0123abc.json``: each run has a file of its own."""
+    commit = commit or _git("rev-parse", "HEAD") or "unknown"
+    return f"{kind}-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{commit[:7]}.json"
 
 
 def identity(artifacts: Iterable[Artifact] = (), *, commit: str | None = None) -> Identity:
@@ -69,10 +78,10 @@ def hopwell_version() -> str:
 
 
 def source_sha256(root: Path | None = None) -> str:
-    """Over names and bytes of the package's Python files, in sorted order."""
+    """Over names and bytes of the package's Python and C files, in sorted order."""
     root = root or Path(hopwell.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in SOURCES):
         digest.update(str(path.relative_to(root)).encode() + b"\0")
         digest.update(path.read_bytes())
     return digest.hexdigest()

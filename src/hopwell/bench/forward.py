@@ -17,6 +17,7 @@ import hopwell
 from hopwell.bench import accuracy, environment, new_process
 from hopwell.bench.flops import Convention, tflops
 from hopwell.bench.grid import Cell, standard_cell, standard_grid
+from hopwell.bench.inputs import Inputs, draw
 from hopwell.bench.peers import (
     Absent,
     Peer,
@@ -34,6 +35,7 @@ from hopwell.bench.record import (
     Dispatch,
     Environment,
     Host,
+    Identity,
     Measurement,
     Record,
     Row,
@@ -48,14 +50,16 @@ from hopwell.bench.timing import (
     interleave,
     latency_seconds,
 )
-from hopwell.errors import InputError
+from hopwell.dispatch import CACHE_WORD
+from hopwell.errors import InputError, MeasurementError
+from hopwell.hopper.device import why_not_hopper
 
 if TYPE_CHECKING:
     import torch
 
     from hopwell.dispatch import DispatchRecord
+    from hopwell.hopper.plan import HopperForwardPlan
 
-Inputs = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
 Progress = Callable[[int, int, str], None]
 
 GAUSSIAN = "normal(0, 1), seeded per input set"
@@ -80,6 +84,11 @@ MEASUREMENT = Measurement(
         "end_to_end": "host clock from an idle device to completion, eager, output allocated",
     },
 )
+
+
+def recorded_label(layer: int) -> str:
+    """``Row.inputs`` of the recorded activations of a layer."""
+    return f"recorded, layer {layer}"
 
 
 @dataclass(frozen=True)
@@ -112,15 +121,26 @@ def run(
         progress: Called with (cells done, cells in all, what comes now).
 
     Raises:
-        InputError: no Hopper GPU is there, or a kernel of ours is wrong.
+        InputError: no Hopper GPU is there, or ``path`` is and is not to be resumed.
+        MeasurementError: a kernel of ours is wrong, or the record to resume was made by other
+            code, on another GPU or with another PyTorch.
     """
     import torch
 
     _require_hopper()
+    if path is not None and path.exists() and not resume:
+        raise InputError(
+            "the record to write",
+            expected="a new file, or --resume",
+            actual=f"{path}, which exists",
+            consequence="Nothing was measured: a record is never edited.",
+        )
     before = environment.gpu_state()
     here = environment.environment(before)
     peers, absent = available_peers() if options.peers else ([], [])
-    previous = read(path) if resume and path is not None and path.exists() else None
+    previous = read(path) if path is not None and path.exists() else None
+    if previous is not None:
+        refuse_mixture(previous, environment.identity(commit=options.commit), here)
     session = _Session([ours(), *peers], absent, previous, options)
     todo = [cell for cell in options.cells if cell not in session.cells()]
     done = len(options.cells) - len(todo)
@@ -145,20 +165,58 @@ def run(
 
 
 def _require_hopper() -> None:
-    import torch
+    reason = why_not_hopper()
+    if reason is not None:
+        raise InputError(
+            "the forward benchmark",
+            expected="a Hopper GPU (compute capability 9.0)",
+            actual=reason,
+            consequence="Nothing was measured.",
+        )
 
-    found = "no CUDA device"
-    if torch.cuda.is_available():
-        capability = torch.cuda.get_device_capability()
-        if capability == (9, 0):
-            return
-        found = f"{torch.cuda.get_device_name()}, compute capability {capability}"
-    raise InputError(
-        "the forward benchmark",
-        expected="a Hopper GPU (compute capability 9.0)",
-        actual=found,
-        consequence="Nothing was measured.",
-    )
+
+def refuse_mixture(previous: Record, identity: Identity, where: Environment) -> None:
+    """Raise :class:`MeasurementError` unless this run may add to ``previous``.
+
+    One record speaks of one code, on one kind of GPU, with the same libraries and kernels.
+    """
+    from hopwell.compile import find
+    from hopwell.hopper.plan import shipped_forward_plans
+
+    mine = {artifact.plan_name: artifact.artifact_hash for artifact in previous.identity.artifacts}
+    found = {plan.name: find(plan) for plan in shipped_forward_plans() if plan.name in mine}
+    now = {name: entry and entry[0].manifest.artifact_hash for name, entry in found.items()}
+    held = {
+        "sources": previous.identity.source_sha256,
+        "packages": previous.identity.dependencies,
+        "artifacts": mine,
+        **_surroundings(previous.environment),
+    }
+    here = {
+        "sources": identity.source_sha256,
+        "packages": identity.dependencies,
+        "artifacts": now,
+        **_surroundings(where),
+    }
+    differing = [name for name in held if held[name] != here[name]]
+    if differing:
+        raise MeasurementError(
+            "resuming a record",
+            expected="; ".join(f"{name} {held[name]}" for name in differing),
+            actual="; ".join(f"{name} {here[name]}" for name in differing),
+            consequence="Nothing was measured: start a new record.",
+        )
+
+
+def _surroundings(where: Environment) -> dict[str, object]:
+    gpu = where.gpu
+    return {
+        "GPU": None if gpu is None else (gpu.name, gpu.capability, gpu.sm_count, gpu.memory_bytes),
+        "PyTorch": where.torch,
+        "CUDA": where.cuda,
+        "cuDNN": where.cudnn,
+        "driver": where.driver,
+    }
 
 
 def ours() -> Peer:
@@ -173,24 +231,6 @@ def ours() -> Peer:
         return call
 
     return Peer(name=OURS, version=environment.hopwell_version(), bind=bind)
-
-
-def draw(cell: Cell, seed: int) -> Inputs:
-    """Q, K and V of a cell: standard normal, drawn in float32 and rounded."""
-    import torch
-
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-
-    def normal(seqlen: int, heads: int, dim: int) -> torch.Tensor:
-        shape = (cell.batch, seqlen, heads, dim)
-        drawn = torch.randn(shape, device="cuda", generator=generator)
-        return drawn.to(getattr(torch, cell.dtype))
-
-    return (
-        normal(cell.seqlen_q, cell.heads_q, cell.head_dim),
-        normal(cell.seqlen_k, cell.heads_k, cell.head_dim),
-        normal(cell.seqlen_k, cell.heads_k, cell.head_dim_v),
-    )
 
 
 class _Session:
@@ -295,19 +335,16 @@ class _Session:
             torch.cuda.synchronize()
             cold = time.perf_counter() - start
             again = call()
+        found = accuracy.errors(first, lse, expected)
         if ran is None:
             verify_operator(peer, call)
             dispatch = Dispatch(requested=peer.name, ran=peer.operator or peer.name)
+            tolerance = "relative to the best peer: hopwell bench summary"
         else:
+            allowed = accuracy.budget(*inputs, expected, causal=cell.causal, scale=cell.scale)
+            _refuse_wrong(cell, allowed.broken_by(found), ran)
             dispatch = self._dispatch(ran)
-        found = accuracy.errors(first, lse, expected)
-        if peer.name == OURS and not all(map(math.isfinite, (found.frobenius, found.row_max))):
-            raise InputError(
-                f"hopwell on {cell.name}",
-                expected="finite errors",
-                actual=found,
-                consequence="A wrong kernel is not timed.",
-            )
+            tolerance = f"{allowed}, and relative to the best peer"
         return Row(
             contender=peer.name,
             version=peer.version,
@@ -321,14 +358,14 @@ class _Session:
                 pairs=len(expected.pairs),
                 errors=found,
                 repeatable=bool(torch.equal(first, again)),
-                tolerance="relative to the best peer: hopwell bench summary",
+                tolerance=tolerance,
             ),
         )
 
     def _dispatch(self, ran: DispatchRecord) -> Dispatch:
         plan = ran.plan
         assert plan is not None  # the hopper backend always has one
-        self._keep_artifact(ran)
+        artifact = self._keep_artifact(plan)
         return Dispatch(
             requested="hopper",
             ran=ran.backend,
@@ -338,16 +375,16 @@ class _Session:
             artifact_hash=ran.artifact_hash,
             kernel_symbol=ran.kernel_symbol,
             scheduler=f"persistent, {plan.tile_order.value}",
-            cache=ran.cache,
+            # Where this process got the kernel, also when an earlier cell loaded it.
+            cache=CACHE_WORD[artifact.source],
             fallback=None,
         )
 
     # -- artifacts -----------------------------------------------------------------------------
 
-    def _keep_artifact(self, ran: DispatchRecord) -> None:
-        if ran.artifact_hash is None or ran.artifact_hash in self.artifacts:
-            return
-        self.artifacts[ran.artifact_hash] = artifact_of(ran, ("executed",))
+    def _keep_artifact(self, plan: HopperForwardPlan) -> Artifact:
+        artifact = artifact_of(plan, ("executed",))
+        return self.artifacts.setdefault(artifact.artifact_hash, artifact)
 
     def _mark_timed(self, row: Row) -> None:
         key = row.dispatch.artifact_hash
@@ -372,8 +409,8 @@ class _Session:
             for causal in (False, True):
                 batch, seqlen, heads, dim = q.shape
                 cell = Cell(batch, seqlen, seqlen, heads, heads, dim, dim, causal)
-                label = f"recorded, layer {layer}"
-                for _, row in self._checked(cell, (q, k, v), label, tuple(self.peers)):
+                checked = self._checked(cell, (q, k, v), recorded_label(layer), tuple(self.peers))
+                for _, row in checked:
                     self.rows.append(row)
 
     def measure_host(self) -> None:
@@ -429,6 +466,24 @@ class _Session:
             self.notes.append(f"{peer.name} {row.problem.name}: {wanted} not among {names}"[:300])
 
 
+def _refuse_wrong(cell: Cell, broken: tuple[str, ...], ran: DispatchRecord) -> None:
+    """A kernel of ours is credited and timed only if it is right and known by hash and symbol."""
+    if broken:
+        raise MeasurementError(
+            f"hopwell on {cell.name}",
+            expected="errors within the budget of a same-precision result",
+            actual="; ".join(broken),
+            consequence="A wrong kernel is not timed.",
+        )
+    if not ran.artifact_hash or not ran.kernel_symbol:
+        raise MeasurementError(
+            f"hopwell on {cell.name}",
+            expected="a kernel with an artifact hash and a symbol",
+            actual=f"backend {ran.backend}, hash {ran.artifact_hash}, symbol {ran.kernel_symbol}",
+            consequence="What has no name is not timed.",
+        )
+
+
 def _call_ours(inputs: Inputs, cell: Cell) -> tuple[torch.Tensor, torch.Tensor, DispatchRecord]:
     from hopwell.dispatch import record_dispatch
 
@@ -440,15 +495,13 @@ def _call_ours(inputs: Inputs, cell: Cell) -> tuple[torch.Tensor, torch.Tensor, 
     return o, lse, ran
 
 
-def artifact_of(ran: DispatchRecord, rungs: tuple[str, ...]) -> Artifact:
-    """The record's entry for a kernel that ran."""
+def artifact_of(plan: HopperForwardPlan, rungs: tuple[str, ...]) -> Artifact:
+    """The record's entry for the kernel of a plan that ran in this process."""
     from hopwell.compile import load
 
-    assert ran.plan is not None
-    kernel = load(ran.plan)  # the process's own copy: what just ran
-    assert kernel.artifact_hash == ran.artifact_hash
+    kernel = load(plan)  # the process's own copy: what just ran
     return Artifact(
-        plan_name=ran.plan.name,
+        plan_name=plan.name,
         compile_key=kernel.key,
         artifact_hash=kernel.artifact_hash,
         kernel_symbol=kernel.symbol,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ def available_peers() -> tuple[list[Peer], list[Absent]]:
     """The peers that can be imported, and the others with their reason."""
     found: list[Peer] = []
     missing: list[Absent] = []
-    for name, make in _PEERS.items():
+    for name, make in PEERS.items():
         try:
             found.append(make())
         except Exception as error:  # an import of foreign code may raise anything
@@ -114,7 +115,16 @@ def _sdpa_peer(
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     chosen = getattr(SDPBackend, backend)
-    return Peer(name, version, _bind_sdpa, lambda: sdpa_kernel([chosen]), operator, marks)
+
+    @contextmanager
+    def scope() -> Iterator[None]:
+        # Of a problem that the one backend refuses, PyTorch raises and also warns, a line for
+        # every backend that was not asked. The error alone is the answer.
+        with warnings.catch_warnings(), sdpa_kernel([chosen]):
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+
+    return Peer(name, version, _bind_sdpa, scope, operator, marks)
 
 
 def _cudnn() -> Peer:
@@ -144,7 +154,8 @@ def _flash_attention_2() -> Peer:
     )
 
 
-_PEERS: dict[str, Callable[[], Peer]] = {
+#: By name, what makes each peer: those that a complete comparison holds.
+PEERS: dict[str, Callable[[], Peer]] = {
     "flash-attn-4": _flash_attention_4,
     "cudnn": _cudnn,
     "flash-attention-2": _flash_attention_2,

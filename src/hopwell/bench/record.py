@@ -190,7 +190,7 @@ class Record:
     measurement: Measurement | None = None
     rows: tuple[Row, ...] = ()
     host: tuple[Host, ...] = ()
-    #: New processes: "import_torch", "import_hopwell", "first_call", "import_cutlass", "compile".
+    #: New processes, see :mod:`hopwell.bench.new_process`.
     new_process: dict[str, Statistic] = field(default_factory=dict)
     wheel_bytes: int | None = None
     absent: dict[str, str] = field(default_factory=dict)
@@ -241,5 +241,5 @@ def read_all(directory: Path) -> tuple[tuple[Path, Record], ...]:
 
 def newest(records: Iterable[Record], kind: str) -> Record | None:
     """The latest record of a kind, or None."""
-    mine = [record for record in records if record.kind == kind]
-    return max(mine, key=lambda record: record.created) if mine else None
+    mine = sorted((r for r in records if r.kind == kind), key=lambda record: record.created)
+    return mine[-1] if mine else None

@@ -1,26 +1,34 @@
 """``hopwell bench summary``: the newest record beside the targets that the project set itself.
 
 Targets are data: what is wanted, and how a record answers. A target that a record cannot answer
-is "not measured", which is not a pass.
+in full is "not measured", which is not a pass: a comparison with the best peer needs every cell of
+the grid and every peer on it, an error also the recorded inputs. ``where`` lists what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import isnan
 from typing import Any
 
+from hopwell import data
 from hopwell.bench import accuracy
-from hopwell.bench.forward import geometric_mean, ratio_to_best_peer
+from hopwell.bench.forward import GAUSSIAN, geometric_mean, ratio_to_best_peer, recorded_label
+from hopwell.bench.grid import standard_grid
+from hopwell.bench.peers import PEERS
 from hopwell.bench.record import BENCH_FORWARD, OURS, Record, Row, newest
+from hopwell.hopper.expect import NO_SPILLS_UP_TO
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a record says: the deciding value and where it was found."""
+    """What a record says: the deciding value and where it was found.
 
-    value: float
+    Without a value, ``where`` says what the record lacks.
+    """
+
+    value: float | None
     where: str
 
 
@@ -54,23 +62,55 @@ class Verdict:
 
 def _largest(readings: Iterable[Reading]) -> Reading | None:
     """The worst of what should be small. NaN compares as nothing, and is worse than everything."""
-    return max(readings, key=lambda r: (isnan(r.value), r.value), default=None)
+    return max(readings, key=lambda r: (isnan(r.value or 0.0), r.value or 0.0), default=None)
+
+
+def _missing_cells(record: Record, contenders: Sequence[str]) -> list[str]:
+    """Cells of the grid without a timed and compared row, by contender."""
+    gaps = []
+    for name in contenders:
+        rows = [row for row in record.of(name) if row.inputs == GAUSSIAN]
+        done = {row.problem for row in rows if row.tflops and row.correctness}
+        lacking = [cell.name for cell in standard_grid() if cell not in done]
+        if lacking:
+            shown = ", ".join(lacking[:4]) + (", ..." if len(lacking) > 4 else "")
+            gaps.append(f"{name} on {len(lacking)} of {len(standard_grid())} cells ({shown})")
+    return gaps
+
+
+def _missing_recorded(record: Record, peers: bool) -> list[str]:
+    """Recorded inputs that we, or with ``peers`` every peer, did not compute with either mask."""
+    gaps = []
+    for layer in data.provenance()["layers"]:
+        label = recorded_label(layer)
+        rows = [row for row in record.rows if row.inputs == label and row.correctness]
+        for mask, causal in (("full", False), ("causal", True)):
+            names = {row.contender for row in rows if row.problem.causal == causal}
+            if OURS not in names or (peers and names == {OURS}):
+                gaps.append(f"{label}, {mask}")
+    return gaps
+
+
+def _incomplete(gaps: list[str]) -> Reading | None:
+    return Reading(None, "missing: " + "; ".join(gaps)) if gaps else None
 
 
 def _geomean(record: Record) -> Reading | None:
-    value = geometric_mean(record)
-    if value is None:
-        return None
-    cells = dict.fromkeys(row.problem for row in record.rows if row.tflops)
-    ratios = {c.name: r for c in cells if (r := ratio_to_best_peer(record, c)) is not None}
+    if gaps := _incomplete(_missing_cells(record, (OURS, *PEERS))):
+        return gaps
+    ratios = {c.name: ratio_to_best_peer(record, c) or 0.0 for c in standard_grid()}
     worst = min(ratios, key=lambda name: ratios[name])
-    return Reading(value, f"{len(ratios)} cells; worst {worst} at {ratios[worst]:.2f}")
+    where = f"{len(ratios)} cells; worst {worst} at {ratios[worst]:.2f}"
+    return Reading(geometric_mean(record), where)
 
 
 def _error_against_peers(name: str) -> Callable[[Record], Reading | None]:
     """The largest ratio, over problems, of our error to the smallest of the peers' errors."""
 
     def read(record: Record) -> Reading | None:
+        gaps = _missing_cells(record, (OURS, *PEERS)) + _missing_recorded(record, peers=True)
+        if gaps:
+            return _incomplete(gaps)
         found = []
         for row in record.of(OURS):
             peers = [_error(other, name) for other in _same_problem(record, row)]
@@ -99,7 +139,13 @@ def _error(row: Row, name: str) -> float | None:
     return value
 
 
+def _our_gaps(record: Record) -> Reading | None:
+    return _incomplete(_missing_cells(record, (OURS,)) + _missing_recorded(record, peers=False))
+
+
 def _lse(record: Record) -> Reading | None:
+    if gaps := _our_gaps(record):
+        return gaps
     return _largest(
         Reading(value, f"{row.problem.name}, {row.inputs}")
         for row in record.of(OURS)
@@ -108,10 +154,10 @@ def _lse(record: Record) -> Reading | None:
 
 
 def _repeatable(record: Record) -> Reading | None:
+    if gaps := _our_gaps(record):
+        return gaps
     rows = [row for row in record.of(OURS) if row.correctness]
     differing = [row for row in rows if row.correctness and not row.correctness.repeatable]
-    if not rows:
-        return None
     return Reading(len(differing), f"{len(rows)} problems, each run twice")
 
 
@@ -124,12 +170,15 @@ def _host(record: Record) -> Reading | None:
 
 
 def _first_call(record: Record) -> Reading | None:
-    call = record.new_process.get("first_call")
-    imported = record.new_process.get("import_hopwell")
-    if call is None or imported is None:
+    names = ("import_and_first_call", "import_hopwell", "first_call")
+    both, imported, call = (record.new_process.get(name) for name in names)
+    if both is None or imported is None or call is None:
         return None
-    parts = f"import {imported.median * 1e3:.1f} ms, first call {call.median * 1e3:.1f} ms"
-    return Reading((imported.median + call.median) * 1e3, parts)
+    where = (
+        f"import {imported.median * 1e3:.1f} ms, first call {call.median * 1e3:.1f} ms; "
+        f"{both.samples} processes, spread {both.spread:.0%}"
+    )
+    return Reading(both.median * 1e3, where)
 
 
 def _compile(record: Record) -> Reading | None:
@@ -138,21 +187,16 @@ def _compile(record: Record) -> Reading | None:
 
 
 def _spills(record: Record) -> Reading | None:
-    """Spilled bytes of the timed kernels with head_dim up to 128."""
+    """Spilled bytes of the kernels that ran, where a plan demands that there are none."""
     found = []
     for artifact in record.identity.artifacts:
         plan, resources = (artifact.manifest.get(name) for name in ("plan", "resources"))
         if not (isinstance(plan, dict) and isinstance(resources, dict)):
             continue
-        spilled, head_dim = _spilled_bytes(resources), plan.get("head_dim")
-        if spilled is not None and isinstance(head_dim, int) and head_dim <= 128:
-            found.append(Reading(spilled, artifact.plan_name))
+        spilled, head_dim = resources.get("spill_bytes"), plan.get("head_dim")
+        if spilled is not None and isinstance(head_dim, int) and head_dim <= NO_SPILLS_UP_TO:
+            found.append(Reading(float(spilled), artifact.plan_name))
     return _largest(found)
-
-
-def _spilled_bytes(resources: dict[str, Any]) -> float | None:
-    counts = [v for key, v in resources.items() if "spill" in key and isinstance(v, (int, float))]
-    return float(sum(counts)) if counts else None
 
 
 TARGETS = (
@@ -165,7 +209,7 @@ TARGETS = (
     Target("host time to enqueue", 15.0, "us", _host),
     Target("first call in a new process", 20.0, "ms", _first_call),
     Target("compilation beyond the compiler's import", 3.0, "s", _compile),
-    Target("spilled bytes, head_dim <= 128", 0, "", _spills),
+    Target(f"spilled bytes, head_dim <= {NO_SPILLS_UP_TO}", 0, "", _spills),
 )
 
 
@@ -181,8 +225,8 @@ def _verdict(target: Target, record: Record | None) -> Verdict:
     sign = ">=" if target.at_least else "<="
     wanted = f"{sign} {target.limit:g} {target.unit}".rstrip()
     reading = target.read(record) if record is not None else None
-    if reading is None:
-        return Verdict(target.name, wanted, "not measured", None, "")
+    if reading is None or reading.value is None:
+        return Verdict(target.name, wanted, "not measured", None, reading.where if reading else "")
     return Verdict(
         target=target.name,
         wanted=wanted,

@@ -26,7 +26,8 @@ def forward(
 ) -> Report:
     """Measure, write the record to ``output`` and its plot to ``plot``.
 
-    Raises :class:`InputError` without a Hopper GPU, and when a result of ours is wrong.
+    Raises :class:`InputError` without a Hopper GPU, and :class:`MeasurementError` when a result
+    of ours is wrong.
     """
     record = measurement.run(options, path=output, resume=resume, progress=progress)
     if plot is not None:
@@ -62,6 +63,7 @@ def _contender(row: Row) -> dict[str, Any]:
     warm = row.clocks.warm_kernel
     return {
         "tflops": row.tflops,
+        "cache": row.dispatch.cache,
         "median_seconds": warm.median if warm else None,
         "spread": warm.spread if warm else None,
     }
@@ -82,6 +84,9 @@ def render_forward(report: Report, console: Console) -> None:
     mean = report["geometric_mean_of_best_peer"]
     if mean is not None:
         console.print(f"Geometric mean of the ratio to the best peer: {mean:.3f}")
+    sources = {row["cache"] for cell in report["cells"] for row in cell["contenders"].values()}
+    words = ", ".join(sorted(filter(None, sources)))
+    console.print(f"Our kernels came from: {words or 'nowhere'} (hit: this machine's cache).")
     for name, reason in report["absent"].items():
         console.print(f"{name} did not run: {reason}", soft_wrap=True)
     console.print(f"record: {report['record']}", soft_wrap=True)

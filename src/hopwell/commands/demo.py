@@ -100,6 +100,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     from hopwell.compile import find_or_build
     from hopwell.compile.compare import compare, expected
     from hopwell.compile.inspect import inspect
+    from hopwell.hopper.device import why_not_hopper
     from hopwell.problem import Problem
 
     problem = replace(Problem.from_tensors(*_inputs(layer, "cpu")), device="cuda", arch="sm_90")
@@ -129,25 +130,13 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
             }
             for row in rows
         ],
-        "not_executed": _no_gpu(),
+        "not_executed": why_not_hopper(),
     }
 
 
 def _text(value: object) -> str:
     """Sequences a line for each element."""
     return "\n".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _no_gpu() -> str | None:
-    """Why the kernel cannot run here, or None when it can."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "no CUDA device"
-    capability = torch.cuda.get_device_capability()
-    if capability != (9, 0):
-        return f"the GPU is sm_{capability[0]}{capability[1]}, not sm_90"
-    return None
 
 
 def _time(layer: int) -> dict[str, float]:

@@ -97,17 +97,17 @@ def _gpus() -> tuple[bool, Check]:
     """Whether a Hopper GPU is present, and the check that says so."""
     import torch
 
-    if not torch.cuda.is_available():
-        built = torch.version.cuda is not None
-        reason = "no CUDA device" if built else "PyTorch was built without CUDA"
-        return False, Check("Hopper GPU", False, reason, _HOPPER_GPU)
-    names = []
-    hopper = False
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        names.append(f"{properties.name} (sm_{properties.major}{properties.minor})")
-        hopper = hopper or (properties.major, properties.minor) == (9, 0)
-    return hopper, Check("Hopper GPU", hopper, ", ".join(names), _HOPPER_GPU)
+    from hopwell.hopper.device import why_not_hopper
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    reasons = [why_not_hopper(index) for index in range(count)] or [why_not_hopper()]
+    hopper = None in reasons
+    if hopper:
+        found = torch.cuda.get_device_name(reasons.index(None))
+    else:
+        found = ", ".join(filter(None, reasons))
+        found += "" if torch.version.cuda else " (PyTorch was built without CUDA)"
+    return hopper, Check("Hopper GPU", hopper, found, _HOPPER_GPU)
 
 
 def _cache() -> str:

@@ -77,15 +77,24 @@ def _kernel(plan: HopperForwardPlan, known: Records) -> dict[str, Any]:
 
 
 def _recorded(plan_name: str, current: str | None, rung: str, known: Records) -> Claim:
-    """The newest record that supports a rung, for this artifact if there is one."""
+    """What the newest record of each kind says of this artifact; else one of another is stale.
+
+    An artifact whose newest test run failed has reached nothing that a record could support.
+    """
+    newest: dict[str, tuple[str, records.Artifact]] = {}
     stale = None
-    for path, record in reversed(known):
+    for path, record in known:
         for artifact in record.identity.artifacts:
-            if artifact.plan_name != plan_name or rung not in artifact.rungs:
-                continue
-            if artifact.artifact_hash == current:
-                return Claim(rung, "reached", path.name)
-            stale = stale or path.name
+            if artifact.plan_name == plan_name and artifact.artifact_hash == current:
+                newest[record.kind] = (path.name, artifact)
+            elif artifact.plan_name == plan_name and rung in artifact.rungs:
+                stale = path.name
+    tested = newest.get(records.TESTS_GPU)
+    if tested is not None and not tested[1].rungs:
+        return Claim(rung, "not reached")
+    for name, artifact in newest.values():
+        if rung in artifact.rungs:
+            return Claim(rung, "reached", name)
     return Claim(rung, "stale", stale) if stale else Claim(rung, "not reached")
 
 

@@ -29,7 +29,7 @@ from hopwell.settings import settings_table
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks" / "records"
 PLOT = ROOT / "docs" / "img" / "forward.svg"
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(.*?)(<!-- end generated -->)", re.S)
 
 
@@ -51,7 +51,7 @@ def plans() -> str:
             "rescale",
             "order",
             "shared bytes",
-            "blocks per SM",
+            "CTAs per SM",
         ),
         [
             (
@@ -133,7 +133,18 @@ def performance() -> str:
         f"Measured on one {record.environment.gpu.name} on {record.created[:10]}, all contenders "
         "interleaved in one run. The project's targets against that record:\n\n"
         + table(("target", "wanted", "reached", "holds", "where"), rows)
+        + "\nThe compiled artifacts that ran:\n\n"
+        + table(("plan", "artifact"), artifacts(record))
     )
+
+
+def artifacts(record: Record) -> list[tuple[str, str]]:
+    """Every kernel of the record that was timed, with the start of its artifact hash."""
+    return [
+        (f"`{artifact.plan_name}`", f"`{artifact.artifact_hash[:16]}`")
+        for artifact in record.identity.artifacts
+        if "timed" in artifact.rungs
+    ]
 
 
 def redrawn() -> bytes | None:

@@ -19,104 +19,13 @@ from hopwell.errors import (
     Refusal,
     UnsupportedProblem,
 )
-from hopwell.hopper.plan import BUCKETS, HopperForwardPlan, bucket_of, forward_plan
-from hopwell.hopper.plan import DTYPES as HOPPER_DTYPES
+from hopwell.hopper import support as hopper
+from hopwell.hopper.plan import HopperForwardPlan
+from hopwell.predicate import Predicate
 from hopwell.problem import DTYPES, Problem
 
 #: What ``fallback`` may be: raise, or let PyTorch compute on the tensors' own device.
 FALLBACKS = ("error", "torch")
-
-_INDEX_LIMIT = 1 << 31
-
-
-class Predicate(NamedTuple):
-    """One row of the support table: ``holds`` decides, the rest says what and why."""
-
-    name: str
-    expected: str
-    holds: Callable[[Problem], bool]
-    actual: Callable[[Problem], object]
-
-    def refusal(self, problem: Problem) -> Refusal | None:
-        """None when the problem satisfies the predicate."""
-        if self.holds(problem):
-            return None
-        return Refusal(self.name, self.expected, str(self.actual(problem)))
-
-
-def _strides_of(name: str) -> Predicate:
-    return Predicate(
-        f"{name}_strides",
-        "base address and strides multiples of 16 bytes, strides under 2^40 bytes",
-        lambda p: getattr(p, f"{name}_strides") == "tma",
-        lambda p: f"{name} that the tensor copy engine cannot address",
-    )
-
-
-def _plan_of(problem: Problem) -> HopperForwardPlan | None:
-    bucket = bucket_of(problem.head_dim, problem.head_dim_v)
-    if bucket is None or problem.dtype not in HOPPER_DTYPES:
-        return None
-    return forward_plan(problem.dtype, bucket, problem.mask.is_causal)
-
-
-def _extents(p: Problem) -> tuple[int, ...]:
-    return (p.batch, p.seqlen_q, p.seqlen_k, p.heads_q, p.heads_k)
-
-
-def _tiles_fit(p: Problem) -> bool:
-    plan = _plan_of(p)
-    return plan is None or tile_count(plan, p) < _INDEX_LIMIT
-
-
-def tile_count(plan: HopperForwardPlan, problem: Problem) -> int:
-    """Output tiles of a problem under a plan."""
-    return -(-problem.seqlen_q // plan.tile_m) * problem.heads_q * problem.batch
-
-
-_HOPPER = (
-    Predicate("device", "cuda", lambda p: p.device == "cuda", lambda p: p.device),
-    Predicate("arch", "sm_90", lambda p: p.arch == "sm_90", lambda p: p.arch),
-    Predicate(
-        "dtype", " or ".join(HOPPER_DTYPES), lambda p: p.dtype in HOPPER_DTYPES, lambda p: p.dtype
-    ),
-    Predicate(
-        "head_dims",
-        "inside one of the buckets " + ", ".join(str(bucket) for bucket in BUCKETS),
-        lambda p: bucket_of(p.head_dim, p.head_dim_v) is not None,
-        lambda p: (p.head_dim, p.head_dim_v),
-    ),
-    Predicate(
-        "head_dim_multiple",
-        "head_dim and head_dim_v multiples of 8",
-        lambda p: p.head_dim % 8 == 0 and p.head_dim_v % 8 == 0,
-        lambda p: (p.head_dim, p.head_dim_v),
-    ),
-    Predicate(
-        "mask",
-        "full or causal",
-        lambda p: p.mask.is_full or p.mask.is_causal,
-        lambda p: p.mask,
-    ),
-    Predicate("softcap", "none", lambda p: p.softcap is None, lambda p: p.softcap),
-    Predicate("sink", "none", lambda p: not p.sink, lambda p: "a sink"),
-    _strides_of("q"),
-    _strides_of("k"),
-    _strides_of("v"),
-    Predicate(
-        "extents",
-        "batch, lengths and heads under 2^31",
-        lambda p: max(_extents(p)) < _INDEX_LIMIT,
-        _extents,
-    ),
-    Predicate("tiles", "fewer than 2^31 output tiles", _tiles_fit, lambda p: "2^31 or more"),
-    Predicate(
-        "gradient",
-        "none (the backward is not there yet)",
-        lambda p: not p.needs_grad,
-        lambda p: "an input that requires grad",
-    ),
-)
 
 _CPU = (
     Predicate("device", "cpu", lambda p: p.device == "cpu", lambda p: p.device),
@@ -124,7 +33,7 @@ _CPU = (
 )
 
 #: Every backend with the predicates that a problem must satisfy, in order of preference.
-SUPPORT: Mapping[str, tuple[Predicate, ...]] = {"hopper": _HOPPER, "cpu": _CPU}
+SUPPORT: Mapping[str, tuple[Predicate, ...]] = {"hopper": hopper.PREDICATES, "cpu": _CPU}
 
 #: What ``backend`` may be.
 BACKENDS = ("auto", *SUPPORT)
@@ -186,7 +95,7 @@ def choose(problem: Problem, backend: str = "auto", fallback: str = "error") -> 
     refused = refusals(problem, backend)
     for name, rows in refused.items():
         if not rows:
-            return Choice(name, _plan_of(problem) if name == "hopper" else None)
+            return Choice(name, hopper.plan_of(problem) if name == "hopper" else None)
     if fallback == "torch":
         return Choice("torch", fallback=tuple(r for rows in refused.values() for r in rows))
     if any([row.predicate for row in rows] == ["gradient"] for rows in refused.values()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import site
@@ -18,7 +19,7 @@ from hopwell.compile import artifact as files
 from hopwell.compile import kernel as kernels
 from hopwell.compile import shipped, wheel
 from hopwell.compile.artifact import Artifact
-from hopwell.hopper.plan import forward_plan
+from hopwell.hopper.plan import forward_plan, shipped_forward_plans
 
 PLANS = tuple(forward_plan(dtype, (64, 64), False) for dtype in ("bfloat16", "float16"))
 COMPILER = ("nvidia_cutlass_dsl", "cutlass", "apache_tvm_ffi", "tvm_ffi")
@@ -63,6 +64,28 @@ def bare(shipping: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = ["pip", "--python", str(python), "install", "--no-deps", "--no-index", str(shipping)]
     subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
     return python
+
+
+def test_the_command_makes_the_wheel(
+    pure: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / pure.name
+    shutil.copy(pure, given)
+    plans = [plan for plan in shipped_forward_plans() if "bf16_d64x64" in plan.name]
+    assert wheel.main([str(given), "--jobs", "2", "--match", "bf16_d64x64"]) == 0
+    (made,) = tmp_path.glob("*manylinux*.whl")
+    assert f"{made}: {len(plans)} kernels" in capsys.readouterr().out
+    with zipfile.ZipFile(made) as archive:
+        manifests = [name for name in archive.namelist() if name.endswith(files.MANIFEST)]
+        found = {json.loads(archive.read(name))["plan_name"] for name in manifests}
+    assert found == {plan.name for plan in plans}
+    assert len(found) == 2
+
+
+def test_a_wheel_of_no_kernels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        wheel.main([str(tmp_path / "hopwell-py3-none-any.whl"), "--match", "no_such_plan"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_wheel_is_whole(shipping: Path, pure: Path, artifacts: list[Artifact]) -> None:

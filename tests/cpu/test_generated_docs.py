@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from hopwell.bench import record as records
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "generate_docs.py"
 
@@ -73,3 +75,34 @@ def test_links_inside_the_documents_lead_somewhere(script: ModuleType) -> None:
     for path in script.DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_measured_numbers_name_the_artifacts_that_made_them(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(name: str, rung: str) -> records.Artifact:
+        return records.Artifact(name, "k" * 64, f"{name}-".ljust(64, "0"), "s", "cache", (rung,))
+
+    ran = (made("first", "timed"), made("second", "timed"), made("third", "executed"))
+    identity = records.Identity("0", None, None, "s" * 64, {}, ran)
+    gpu = SimpleNamespace(name="NVIDIA H200")
+    record = SimpleNamespace(
+        identity=identity, created="2026-01-01T00:00:00Z", environment=SimpleNamespace(gpu=gpu)
+    )
+    monkeypatch.setattr(script, "newest_record", lambda: record)
+    monkeypatch.setattr(script, "summarise", lambda _: ())
+    text = script.performance()
+    for artifact in ran[:2]:
+        assert f"| `{artifact.plan_name}` | `{artifact.artifact_hash[:16]}` |" in text
+    assert "third" not in text
+
+
+def test_every_page_is_linked_from_another(script: ModuleType) -> None:
+    linked = {
+        (path.parent / target).resolve()
+        for path in script.DOCUMENTS
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+    }
+    pages = {path.resolve() for path in script.DOCUMENTS if path.name != "README.md"}
+    assert any("notes" in page.parts for page in pages)
+    assert pages <= linked

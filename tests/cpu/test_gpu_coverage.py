@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -136,3 +137,21 @@ def test_an_artifact_counts_as_executed_only_if_its_tests_passed(
 def test_nothing_executed_writes_no_record(conftest: ModuleType, tmp_path: Path) -> None:
     conftest.Coverage(tmp_path / "tests.json", None).pytest_sessionfinish()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_kernel_from_elsewhere_fails_a_run_of_the_wheel(
+    conftest: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = SimpleNamespace(name="plan a")
+    for source, made in (("cache", artifact("a")), ("wheel", artifact("b"))):
+        found = replace(made, source=source)
+        monkeypatch.setattr(conftest, "artifact_of", lambda *_, found=found: found)
+        assert conftest.Coverage(None, None).executed(plan, "t") == made.artifact_hash
+        coverage = conftest.Coverage(None, None, "wheel")
+        if source == "wheel":
+            assert coverage.executed(plan, "t") == made.artifact_hash
+        else:
+            with pytest.raises(AssertionError, match="plan a is from cache"):
+                coverage.executed(plan, "t")
+    makefile = (GPU_TESTS.parents[1] / "Makefile").read_text()
+    assert "pytest tests/gpu --require-gpu --expect-source wheel" in makefile

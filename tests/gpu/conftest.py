@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--record", help="write a record of the covered artifacts: a new file, or a directory"
     )
     parser.addoption("--commit", help="commit named in the record; git's if absent")
+    parser.addoption("--expect-source", help="where every kernel must come from, such as wheel")
     parser.addoption(
         "--require-gpu",
         action="store_true",
@@ -52,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     record = config.getoption("--record", None) or os.environ.get("HOPWELL_TEST_RECORD")
     commit = config.getoption("--commit", None)
     path = record_path(Path(record), commit) if record else None
-    coverage = Coverage(path, commit)
+    coverage = Coverage(path, commit, config.getoption("--expect-source", None))
     config.pluginmanager.register(coverage, "hopwell-coverage")
 
 
@@ -78,9 +79,10 @@ def record_path(wanted: Path, commit: str | None) -> Path:
 class Coverage:
     """Which artifact was executed by which test; written as a record when the session ends."""
 
-    def __init__(self, path: Path | None, commit: str | None) -> None:
+    def __init__(self, path: Path | None, commit: str | None, source: str | None = None) -> None:
         self.path = path
         self.commit = commit
+        self.source = source
         self.artifacts: dict[str, Artifact] = {}
         self.tests: dict[str, set[str]] = {}
         self.outcomes = {"passed": 0, "failed": 0, "skipped": 0}
@@ -91,6 +93,7 @@ class Coverage:
         artifact = artifact_of(plan, ())
         key = artifact.artifact_hash
         self.artifacts.setdefault(key, artifact)
+        assert self.source in (None, artifact.source), f"{plan.name} is from {artifact.source}"
         self.tests.setdefault(key, set()).add(test)
         return key
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 RUNGS = ("derived", "compiled", "emulated", "executed", "timed")
 #: Rungs that a record can support.
 RECORDED = ("executed", "timed")
-RECORDS = Path("benchmarks/records")
 
 Records = tuple[tuple[Path, records.Record], ...]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hopwell.dispatch import tile_count
 from hopwell.errors import CompileDuringCapture
 from hopwell.hopper.plan import HopperForwardPlan
+from hopwell.hopper.support import tile_count
 from hopwell.problem import TMA_ALIGNMENT, TMA_STRIDE_LIMIT, Problem
 
 if TYPE_CHECKING:

@@ -109,7 +109,9 @@ def attention(
         softcap: scores become ``softcap * tanh(score / softcap)``.
         sink: (heads_q,), in natural-log units, not scaled: adds ``exp(sink)`` to the denominator.
         return_lse: also return the natural log-sum-exp.
-        deterministic: bitwise equal results and gradients in repeated runs.
+        deterministic: bitwise equal results and gradients in repeated runs. The kernels and the CPU
+            reduce in a fixed order, asked or not; a PyTorch fallback on a GPU is as repeatable as
+            its matrix products.
         backend: ``"auto"``, ``"hopper"`` or ``"cpu"``.
         fallback: ``"error"``, or ``"torch"`` to let PyTorch compute what no backend takes.
 

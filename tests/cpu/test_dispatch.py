@@ -18,6 +18,7 @@ from hopwell import dispatch
 from hopwell.dispatch import SUPPORT, Choice, choose, record_dispatch
 from hopwell.errors import GradientUnsupported, HopwellError, InputError, UnsupportedProblem
 from hopwell.hopper.plan import bucket_of, shipped_forward_plans
+from hopwell.hopper.support import INDEX_LIMIT
 from hopwell.masks import Mask
 from hopwell.problem import Problem, stride_class
 
@@ -48,7 +49,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "q_strides": {"q_strides": "other"},
     "k_strides": {"k_strides": "other"},
     "v_strides": {"v_strides": "other"},
-    "extents": {"seqlen_k": 1 << 31},
+    "extents": {"seqlen_k": INDEX_LIMIT},
     "tiles": {"batch": 1 << 20, "heads_q": 4096},
     "gradient": {"needs_grad": True},
 }
@@ -103,6 +104,28 @@ def test_what_the_kernel_takes(change: dict[str, Any]) -> None:
     assert choice.backend == "hopper"
     assert choice.plan is not None
     assert choice.plan.causal == problem.mask.is_causal
+
+
+@pytest.mark.parametrize(
+    ("fits", "over"),
+    [
+        ({"seqlen_k": INDEX_LIMIT - 1}, {"seqlen_k": INDEX_LIMIT}),
+        ({"batch": INDEX_LIMIT - 1}, {"batch": INDEX_LIMIT}),  # and as many tiles
+        ({"batch": INDEX_LIMIT // 4 - 1, "heads_q": 4}, {"batch": INDEX_LIMIT // 4, "heads_q": 4}),
+    ],
+)
+def test_what_the_kernel_adds_to_an_index_never_wraps(
+    fits: dict[str, Any], over: dict[str, Any]
+) -> None:
+    """The kernel looks past the last tile by a wave, past the last row or key by a tile."""
+    small = replace(TAKEN, seqlen_q=1, heads_q=1, heads_k=1)
+    assert choose(replace(small, **fits)).backend == "hopper"
+    with pytest.raises(UnsupportedProblem, match=r"extents|tiles"):
+        choose(replace(small, **over))
+    for plan in shipped_forward_plans():
+        assert INDEX_LIMIT + max(plan.tile_m, plan.tile_n) < 1 << 31
+    most_ctas = 1 << 12  # no GPU has as many multiprocessors
+    assert INDEX_LIMIT + 2 * most_ctas < 1 << 31
 
 
 def test_random_problems_need_no_plan_outside_the_shipped_ones() -> None:

@@ -6,8 +6,9 @@ from hopwell.hopper.plan import BUCKETS, DTYPES, HopperForwardPlan, bucket_of, f
 from hopwell.predicate import Predicate
 from hopwell.problem import Problem
 
-#: The kernel counts in 32 bits.
-_INDEX_LIMIT = 1 << 31
+#: The kernel counts in 32 bits, and looks past the end by less than a tile or a wave of CTAs
+#: (``wave * grid + cta``, ``block * tile_n + column``): those sums must not wrap either.
+INDEX_LIMIT = (1 << 31) - (1 << 16)
 
 
 def _strides_of(name: str) -> Predicate:
@@ -33,7 +34,7 @@ def _extents(p: Problem) -> tuple[int, ...]:
 
 def _tiles_fit(p: Problem) -> bool:
     plan = plan_of(p)
-    return plan is None or tile_count(plan, p) < _INDEX_LIMIT
+    return plan is None or tile_count(plan, p) < INDEX_LIMIT
 
 
 def tile_count(plan: HopperForwardPlan, problem: Problem) -> int:
@@ -71,11 +72,13 @@ PREDICATES = (
     _strides_of("v"),
     Predicate(
         "extents",
-        "batch, lengths and heads under 2^31",
-        lambda p: max(_extents(p)) < _INDEX_LIMIT,
+        "batch, lengths and heads under 2^31 - 2^16",
+        lambda p: max(_extents(p)) < INDEX_LIMIT,
         _extents,
     ),
-    Predicate("tiles", "fewer than 2^31 output tiles", _tiles_fit, lambda p: "2^31 or more"),
+    Predicate(
+        "tiles", "fewer than 2^31 - 2^16 output tiles", _tiles_fit, lambda p: "as many or more"
+    ),
     Predicate(
         "gradient",
         "none (the backward is not there yet)",

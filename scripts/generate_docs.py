@@ -35,7 +35,8 @@ PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(.*?)(<!-- end gene
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
-    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
+    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+    return "".join("| " + " | ".join(line) + " |\n" for line in cells)
 
 
 def plans() -> str:

@@ -8,7 +8,7 @@ request and takes the toolchain that the artifact records.
 Python's and PyTorch's versions are in neither: the exported code calls neither.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 import contextlib
 import ctypes
@@ -17,7 +17,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -44,8 +43,8 @@ LINK_OPTIONS = (
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 
 _PACKAGE = os.path.dirname(hopwell.__file__)
-_FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)")
-_IMPORT = re.compile(r"import[ \t]+([\w.]+)")
+#: What may touch a module's name in a text.
+_AROUND = "();:'`\""
 
 
 class Plan(Protocol):
@@ -115,15 +114,26 @@ def _module_file(module: str) -> str | None:
 def _imports(text: str, package: str) -> set[str]:
     """Modules of ``package`` and of Hopwell that a source file may import, anywhere in it.
 
-    A name in a text counts too, which can only make the closure larger.
+    A name in a text counts too, which can only make the closure larger. By hand, because a
+    process that runs a shipped kernel asks: to compile patterns would cost it more than to search.
     """
-    found = set(_IMPORT.findall(text))
-    for module, names in _FROM.findall(text):
-        found.add(module)
-        for name in names.strip("()").split(","):
-            words = name.split("#")[0].split()
-            if words:
-                found.add(f"{module}.{words[0]}")
+    found = set()
+    text = text.replace("\\\n", " ") + "\n"
+    at = text.find("import")
+    while at >= 0:
+        start = at + len("import")
+        names = text[start : text.find("\n", start)]
+        if names.lstrip().startswith("("):
+            names = text[start : text.find(")", start)]
+        before = text[text.rfind("\n", 0, at) + 1 : at].split()
+        module = before[-1] if before[-2:-1] and before[-2].endswith("from") else ""
+        if package in (module or names) or "hopwell" in (module or names):
+            lines = (line.partition("#")[0] for line in names.splitlines())
+            for name in " ".join(lines).split(","):
+                if words := name.replace("(", " ").replace("\\", " ").split():
+                    word = words[0].strip(_AROUND)
+                    found.update((module, f"{module}.{word}") if module else (word,))
+        at = text.find("import", start)
     return {name for name in found if name.split(".")[0] in (package, "hopwell")}
 
 

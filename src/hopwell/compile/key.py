@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -95,15 +96,30 @@ def _canonical(value: object) -> bytes:
 # -- sources -------------------------------------------------------------------------------
 
 
-def _module_file(module: str) -> str | None:
+def _bytes(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as stream:
+        return stream.readall()
+
+
+def _list(directory: str) -> set[str]:
+    """What is in a directory, directories with a slash; nothing where there is no directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return {f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries}
+    except OSError:
+        return set()
+
+
+def _module_file(module: str, listing: Callable[[str], set[str]]) -> str | None:
     """A module's file, found without importing it when it is Hopwell's own."""
     root, _, rest = module.partition(".")
     if root == "hopwell":
-        base = os.path.join(_PACKAGE, *rest.split("."))
-        for candidate in (f"{base}.py", os.path.join(base, "__init__.py")):
-            if os.path.isfile(candidate):
-                return candidate
-        return None
+        base = f"{_PACKAGE}/{rest.replace('.', '/')}"
+        directory, _, name = base.rpartition("/")
+        if f"{name}.py" in listing(directory):
+            return f"{base}.py"
+        package = f"{name}/" in listing(directory) and "__init__.py" in listing(base)
+        return f"{base}/__init__.py" if package else None
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # a name inside a module, not a module
@@ -117,7 +133,7 @@ def _imports(text: str, package: str) -> set[str]:
     A name in a text counts too, which can only make the closure larger. By hand, because a
     process that runs a shipped kernel asks: to compile patterns would cost it more than to search.
     """
-    found = set()
+    found: set[str] = set()
     text = text.replace("\\\n", " ") + "\n"
     at = text.find("import")
     while at >= 0:
@@ -146,18 +162,19 @@ def sources(module: str) -> dict[str, str]:
     where something is imported from them by name.
     """
     package = module.split(".")[0]
+    listing = cache(_list)  # most names are no modules: each directory is read once per walk
     pending, tried, seen = [module], {"hopwell"}, {}
     while pending:
         name = pending.pop()
         if name in tried:
             continue
         tried.add(name)
-        if (file := _module_file(name)) is not None:
-            data = Path(file).read_bytes()
+        if (file := _module_file(name, listing)) is not None:
+            data = _bytes(file)
             seen[name] = sha256(data)
             pending.extend(_imports(data.decode(), package))
-    seen["hopwell/compile/build.py"] = sha256(RUNTIME_SOURCE.with_name("build.py").read_bytes())
-    seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
+    seen["hopwell/compile/build.py"] = sha256(_bytes(f"{_PACKAGE}/compile/build.py"))
+    seen["hopwell/compile/runtime.c"] = sha256(_bytes(f"{_PACKAGE}/compile/runtime.c"))
     return dict(sorted(seen.items()))
 
 

@@ -4,7 +4,7 @@ The support table is data: :data:`SUPPORT` is used here, by the command line, by
 the generated documentation.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -3,7 +3,7 @@
 A caller catches :class:`HopwellError`, or the built-in that each class also derives from.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 import copyreg
 from collections.abc import Mapping, Sequence

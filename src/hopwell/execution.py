@@ -1,6 +1,6 @@
 """A decided call, ready to run on tensors of one signature: what dispatch chose, bound to code."""
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,12 +23,12 @@ _recording = dispatch.recording
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 #: Prepared calls by signature. Bounded: a service with ever-changing lengths must not grow it.
-_prepared: dict[tuple[Any, ...], Call] = {}
+_prepared: "dict[tuple[Any, ...], Call]" = {}
 _PREPARED_LIMIT = 4096
 
 #: The last plain kernel call by its options, for :func:`repeat`: what its tensors have to be like,
 #: its kernel, and itself.
-_last: dict[Options, tuple[Callable[..., bool], Bound, Call]] = {}
+_last: "dict[Options, tuple[Callable[..., bool], Bound, Call]]" = {}
 
 
 class Options(NamedTuple):
@@ -77,7 +77,7 @@ def repeat(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
     return out, lse
 
 
-def _remember(call: Call, bound: Bound, options: Options, *tensors: Tensor) -> None:
+def _remember(call: "Call", bound: "Bound", options: Options, *tensors: Tensor) -> None:
     """Let :func:`repeat` do it from the next time on."""
     if any(x.requires_grad for x in tensors):
         return  # the guard does not know whether gradients were enabled
@@ -214,7 +214,7 @@ class Call:
             self.lse = _outline(q.new_empty(extents, dtype=torch.float32))
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options) -> Call:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, options: Options) -> "Call":
         """Check the arguments, choose who computes."""
         asked = Options(*options)
         problem = Problem.from_tensors(

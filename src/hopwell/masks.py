@@ -4,7 +4,7 @@ Query ``i`` of ``seqlen_q`` stands at key position ``i + seqlen_k - seqlen_q`` a
 ``left`` before that position to ``right`` after it, both inclusive; ``None`` is unbounded.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 from typing import NamedTuple
 
@@ -16,13 +16,13 @@ class Mask(NamedTuple):
     right: int | None = None
 
     @classmethod
-    def of(cls, causal: bool, window: tuple[int | None, int | None] | None) -> Mask:
+    def of(cls, causal: bool, window: tuple[int | None, int | None] | None) -> "Mask":
         """Fold ``causal`` into a window: nothing to the right of the query's own position."""
         left, right = window if window is not None else (None, None)
         # A window's right bound is never negative, so causal is always the tighter one.
         return cls(left, 0 if causal else right)
 
-    def canonical(self, seqlen_q: int, seqlen_k: int) -> Mask:
+    def canonical(self, seqlen_q: int, seqlen_k: int) -> "Mask":
         """The same visibility with every bound that hides no key of these lengths removed."""
         # The last query stands at seqlen_k - 1, the first at seqlen_k - seqlen_q.
         left = None if self.left is None or self.left >= seqlen_k - 1 else self.left

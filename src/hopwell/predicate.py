@@ -1,6 +1,6 @@
 """One row of a backend's support table."""
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 from collections.abc import Callable
 from typing import NamedTuple

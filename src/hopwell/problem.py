@@ -6,12 +6,11 @@ down directly (no torch needed), which is how the command line asks what a machi
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hopwell.errors import InputError, InputTypeError
+from hopwell.frozen import record
 from hopwell.masks import Mask
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _INT64_MAX = (1 << 63) - 1
 Window = tuple["int | None", "int | None"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Problem:
     """Sizes, dtype, layout classes, mask and features of one call.
 
@@ -94,13 +93,13 @@ class Problem:
         """A device type is a word, as PyTorch has them; a GPU has an arch."""
         if not isinstance(self.device, str):
             raise _type_error("device", "a str", type(self.device).__name__)
-        if not re.fullmatch(r"[a-z]+", self.device):
+        if not (self.device.isascii() and self.device.isalpha() and self.device.islower()):
             raise _value_error("device", "a device type such as cpu or cuda", repr(self.device))
         if self.arch is not None and not isinstance(self.arch, str):
             raise _type_error("arch", "a str or None", type(self.arch).__name__)
         if self.arch is None and self.device != "cuda":
             return
-        if not re.fullmatch(r"sm_\d{2,3}[a-z]?", self.arch or "", re.ASCII):
+        if not _is_arch(self.arch or ""):
             raise _value_error("arch", "sm_ and a number, such as sm_90", repr(self.arch))
 
     @property
@@ -110,7 +109,7 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {**asdict(self), "mask": self.mask._asdict()}
+        return {**vars(self), "mask": self.mask._asdict()}
 
     @classmethod
     def from_tensors(
@@ -194,6 +193,12 @@ def _arch(index: int | None) -> str:
 
     major, minor = torch.cuda.get_device_capability(index)
     return f"sm_{major}{minor}"
+
+
+def _is_arch(text: str) -> bool:
+    """``sm_``, two or three digits, perhaps a small letter."""
+    number = text[3:-1] if text[-1:].islower() else text[3:]
+    return text.isascii() and text.startswith("sm_") and number.isdigit() and len(number) in (2, 3)
 
 
 # -- checks: each raises a typed error that says expected, actual and consequence --------------

@@ -6,7 +6,7 @@
 ``manifest.json``  plan, hashes, toolchain, sources, resources
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 import json
 import re

@@ -8,7 +8,7 @@ request and takes the toolchain that the artifact records.
 Python's and PyTorch's versions are in neither: the exported code calls neither.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 import contextlib
 import ctypes
@@ -17,8 +17,8 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -44,8 +44,8 @@ LINK_OPTIONS = (
 RUNTIME_SOURCE = Path(__file__).with_name("runtime.c")
 
 _PACKAGE = os.path.dirname(hopwell.__file__)
-_FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n(]+)")
-_IMPORT = re.compile(r"import[ \t]+([\w.]+)")
+#: What may touch a module's name in a text.
+_AROUND = "();:'`\""
 
 
 class Plan(Protocol):
@@ -96,15 +96,30 @@ def _canonical(value: object) -> bytes:
 # -- sources -------------------------------------------------------------------------------
 
 
-def _module_file(module: str) -> str | None:
+def _bytes(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as stream:
+        return stream.readall()
+
+
+def _list(directory: str) -> set[str]:
+    """What is in a directory, directories with a slash; nothing where there is no directory."""
+    try:
+        with os.scandir(directory) as entries:
+            return {f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries}
+    except OSError:
+        return set()
+
+
+def _module_file(module: str, listing: Callable[[str], set[str]]) -> str | None:
     """A module's file, found without importing it when it is Hopwell's own."""
     root, _, rest = module.partition(".")
     if root == "hopwell":
-        base = os.path.join(_PACKAGE, *rest.split("."))
-        for candidate in (f"{base}.py", os.path.join(base, "__init__.py")):
-            if os.path.isfile(candidate):
-                return candidate
-        return None
+        base = f"{_PACKAGE}/{rest.replace('.', '/')}"
+        directory, _, name = base.rpartition("/")
+        if f"{name}.py" in listing(directory):
+            return f"{base}.py"
+        package = f"{name}/" in listing(directory) and "__init__.py" in listing(base)
+        return f"{base}/__init__.py" if package else None
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # a name inside a module, not a module
@@ -115,15 +130,26 @@ def _module_file(module: str) -> str | None:
 def _imports(text: str, package: str) -> set[str]:
     """Modules of ``package`` and of Hopwell that a source file may import, anywhere in it.
 
-    A name in a text counts too, which can only make the closure larger.
+    A name in a text counts too, which can only make the closure larger. By hand, because a
+    process that runs a shipped kernel asks: to compile patterns would cost it more than to search.
     """
-    found = set(_IMPORT.findall(text))
-    for module, names in _FROM.findall(text):
-        found.add(module)
-        for name in names.strip("()").split(","):
-            words = name.split("#")[0].split()
-            if words:
-                found.add(f"{module}.{words[0]}")
+    found: set[str] = set()
+    text = text.replace("\\\n", " ") + "\n"
+    at = text.find("import")
+    while at >= 0:
+        start = at + len("import")
+        names = text[start : text.find("\n", start)]
+        if names.lstrip().startswith("("):
+            names = text[start : text.find(")", start)]
+        before = text[text.rfind("\n", 0, at) + 1 : at].split()
+        module = before[-1] if before[-2:-1] and before[-2].endswith("from") else ""
+        if package in (module or names) or "hopwell" in (module or names):
+            lines = (line.partition("#")[0] for line in names.splitlines())
+            for name in " ".join(lines).split(","):
+                if words := name.replace("(", " ").replace("\\", " ").split():
+                    word = words[0].strip(_AROUND)
+                    found.update((module, f"{module}.{word}") if module else (word,))
+        at = text.find("import", start)
     return {name for name in found if name.split(".")[0] in (package, "hopwell")}
 
 
@@ -136,18 +162,19 @@ def sources(module: str) -> dict[str, str]:
     where something is imported from them by name.
     """
     package = module.split(".")[0]
+    listing = cache(_list)  # most names are no modules: each directory is read once per walk
     pending, tried, seen = [module], {"hopwell"}, {}
     while pending:
         name = pending.pop()
         if name in tried:
             continue
         tried.add(name)
-        if (file := _module_file(name)) is not None:
-            data = Path(file).read_bytes()
+        if (file := _module_file(name, listing)) is not None:
+            data = _bytes(file)
             seen[name] = sha256(data)
             pending.extend(_imports(data.decode(), package))
-    seen["hopwell/compile/build.py"] = sha256(RUNTIME_SOURCE.with_name("build.py").read_bytes())
-    seen["hopwell/compile/runtime.c"] = sha256(RUNTIME_SOURCE.read_bytes())
+    seen["hopwell/compile/build.py"] = sha256(_bytes(f"{_PACKAGE}/compile/build.py"))
+    seen["hopwell/compile/runtime.c"] = sha256(_bytes(f"{_PACKAGE}/compile/runtime.c"))
     return dict(sorted(seen.items()))
 
 

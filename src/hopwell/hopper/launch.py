@@ -3,7 +3,7 @@
 The plan is what was compiled and holds no extents; everything that a call adds is here.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,11 +46,11 @@ class Launch(NamedTuple):
         cls,
         plan: HopperForwardPlan,
         problem: Problem,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        q: "Tensor",
+        k: "Tensor",
+        v: "Tensor",
         num_sms: int,
-    ) -> Launch:
+    ) -> "Launch":
         """Derive the launch of ``plan`` for tensors that ``problem`` describes."""
         return cls(
             problem=problem,
@@ -63,7 +63,9 @@ class Launch(NamedTuple):
             v_strides=addressable_strides(v),
         )
 
-    def bind(self, kernel: Any, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Bound:
+    def bind(
+        self, kernel: Any, q: "Tensor", k: "Tensor", v: "Tensor", out: "Tensor", lse: "Tensor"
+    ) -> "Bound":
         """What enqueues ``kernel`` for tensors like these, on the current stream of their device.
 
         That device must be current. The call takes the addresses of q, k, v, out and lse.
@@ -78,7 +80,7 @@ class Launch(NamedTuple):
         return bound
 
 
-def addressable_strides(x: Tensor) -> Strides | None:
+def addressable_strides(x: "Tensor") -> Strides | None:
     """Strides through which a tensor map can describe ``x``, or None when its own do.
 
     PyTorch leaves any number in the stride of a dimension that holds at most one index; a tensor
@@ -119,11 +121,11 @@ def load(plan: HopperForwardPlan, device: int | None) -> tuple[Any, bool]:
 def run(
     plan: HopperForwardPlan,
     problem: Problem,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
+    q: "Tensor",
+    k: "Tensor",
+    v: "Tensor",
+    out: "Tensor",
+    lse: "Tensor",
 ) -> None:
     """Load the plan's kernel, call it once on q's device and its current stream.
 

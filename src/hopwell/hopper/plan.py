@@ -4,14 +4,14 @@ A plan is frozen, validates itself and *is* the compile key. It holds no extents
 head counts and the grid belong to :class:`hopwell.hopper.launch.Launch`.
 """
 
-from __future__ import annotations
+# Annotations are values here, not text: a named tuple compiles each that is text.
 
 import enum
-from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 from hopwell.errors import PlanError
+from hopwell.frozen import record
 
 WARP = 32
 WARPGROUP = 128
@@ -131,7 +131,7 @@ def _align(value: int, unit: int) -> int:
     return ceil(value / unit) * unit
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HopperForwardPlan:
     """How the forward runs on SM90. Every field changes the generated code.
 
@@ -429,18 +429,18 @@ class HopperForwardPlan:
         """Canonical, JSON-ready; :meth:`from_json` inverts it."""
         return {
             key: value.value if isinstance(value, enum.Enum) else value
-            for key, value in asdict(self).items()
+            for key, value in vars(self).items()
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> HopperForwardPlan:
+    def from_json(cls, data: dict[str, Any]) -> "HopperForwardPlan":
         known = list(_FIELD_TYPES)
         _check(isinstance(data, dict), "plan", f"an object of {known}", type(data).__name__)
         _check(set(data) == set(known), "plan fields", known, list(data))
         return cls(**data)
 
 
-_FIELD_TYPES: dict[str, type] = get_type_hints(HopperForwardPlan)
+_FIELD_TYPES: dict[str, type] = HopperForwardPlan.__annotations__
 
 
 def _check(holds: bool, what: str, expected: object, actual: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hopwell.hopper.plan import BUCKETS, DTYPES, HopperForwardPlan, bucket_of, forward_plan
 from hopwell.predicate import Predicate
 from hopwell.problem import Problem
@@ -9,6 +11,8 @@ from hopwell.problem import Problem
 #: The kernel counts in 32 bits, and looks past the end by less than a tile or a wave of CTAs
 #: (``wave * grid + cta``, ``block * tile_n + column``): those sums must not wrap either.
 INDEX_LIMIT = (1 << 31) - (1 << 16)
+#: Asked for twice by each decision, and a plan validates itself at length.
+_shipped = cache(forward_plan)
 
 
 def _strides_of(name: str) -> Predicate:
@@ -25,7 +29,7 @@ def plan_of(problem: Problem) -> HopperForwardPlan | None:
     bucket = bucket_of(problem.head_dim, problem.head_dim_v)
     if bucket is None or problem.dtype not in DTYPES:
         return None
-    return forward_plan(problem.dtype, bucket, problem.mask.is_causal)
+    return _shipped(problem.dtype, bucket, problem.mask.is_causal)
 
 
 def _extents(p: Problem) -> tuple[int, ...]:

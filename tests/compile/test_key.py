@@ -144,6 +144,26 @@ def test_a_changed_source_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     keys.sources.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import hopwell.a as b, hopwell.c", {"hopwell.a", "hopwell.c"}),
+        ("if x: from  hopwell.a\timport\tb as c", {"hopwell.a", "hopwell.a.b"}),
+        (
+            "from p.a import (  # why\n    b,  # and, why\n    imported as c,\n)\n",
+            {"p.a", "p.a.b", "p.a.imported"},
+        ),
+        ("from p import \\\n    b", {"p", "p.b"}),
+        ("exec('import p.a')", {"p.a"}),
+        ("from p import b; from p.c import d; import p.e", {"p", "p.b", "p.c", "p.c.d", "p.e"}),
+        ("from . import b\nimport json, pathlib\nfrom pp import x", set()),
+    ],
+)
+def test_every_import_of_a_source_is_found(text: str, found: set[str]) -> None:
+    assert found <= keys._imports(text, "p")
+    assert {name.partition(".")[0] for name in keys._imports(text, "p")} <= {"p", "hopwell"}
+
+
 # -- toolchain -----------------------------------------------------------------------------
 
 

@@ -14,6 +14,9 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 # The exact versions that are tested live in constraints.txt alone.
+# Kept between runs, and apart from the user's own cache.
+test check docs: export HOPWELL_CACHE_DIR ?= $(CURDIR)/.pytest_cache/hopwell
+
 $(COMPILES): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compile]'
@@ -29,7 +32,7 @@ demo: $(COMPILES) ## attention on real input, then the Hopper kernel that would 
 test: check ## what CI runs: style, types, documents, and every test that needs no GPU
 	$(BIN)/python -m pytest --numprocesses auto
 
-check: $(INSTALLED)
+check: $(INSTALLED) ## style, types and documents alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -107,6 +107,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     from hopwell.compile import find, find_or_build
     from hopwell.compile.compare import compare, expected
     from hopwell.compile.inspect import inspect
+    from hopwell.compile.key import toolchain
     from hopwell.hopper.device import why_not_hopper
     from hopwell.problem import Problem
 
@@ -114,7 +115,7 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     support = explain.report(problem, "hopper")
     plan = dispatch.choose(problem, "hopper").plan
     assert plan is not None, "the hopper backend chooses a plan"
-    if find(plan) is None:
+    if find(plan) is None and toolchain(plan.arch) is not None:
         progress("compiling the Hopper kernel for the same problem (no GPU needed)")
     start = time.perf_counter()
     artifact, source = find_or_build(plan)

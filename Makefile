@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPILES := $(VENV)/.compiles
 SHIPPED := $(VENV)-wheel
+TEST_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hopwell-tests
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check docs test-gpu test-gpu-wheel wheel clean
@@ -14,6 +15,10 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 # The exact versions that are tested live in constraints.txt alone.
+# Kept between runs, and apart from the user's own kernels. Not in the clone: the cache refuses to lie
+# below a directory that others can write, which a clone under a umask of 002 is.
+test check docs: export HOPWELL_CACHE_DIR ?= $(TEST_CACHE)
+
 $(COMPILES): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[compile]'
@@ -29,7 +34,7 @@ demo: $(COMPILES) ## attention on real input, then the Hopper kernel that would 
 test: check ## what CI runs: style, types, documents, and every test that needs no GPU
 	$(BIN)/python -m pytest --numprocesses auto
 
-check: $(INSTALLED)
+check: $(INSTALLED) ## style, types and documents alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -56,4 +61,5 @@ wheel: $(INSTALLED) ## a wheel that carries every shipped kernel, so that its us
 	$(BIN)/python -m hopwell.compile.wheel dist/hopwell-*-py3-none-any.whl
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(SHIPPED) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SHIPPED) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	    $(TEST_CACHE)

@@ -20,7 +20,7 @@ from pathlib import Path
 from hopwell.bench import record as records
 from hopwell.bench.plot import draw
 from hopwell.bench.record import Record
-from hopwell.bench.summary import summarise
+from hopwell.bench.summary import ratios_to_best_peer, summarise
 from hopwell.cli import app, bench_app, cache_app
 from hopwell.dispatch import SUPPORT
 from hopwell.hopper.plan import shipped_forward_plans
@@ -131,11 +131,27 @@ def performance() -> str:
     ]
     return (
         f"![Forward throughput over sequence length]({PLOT.relative_to(ROOT)})\n\n"
-        f"Measured on one {record.environment.gpu.name} on {record.created[:10]}, all contenders "
-        "interleaved in one run. The project's targets against that record:\n\n"
+        f"Measured on one {record.environment.gpu.name} on {record.created[:10]}, with commit "
+        f"`{record.identity.commit}` and PyTorch {record.environment.torch}, all contenders "
+        f"interleaved in one run. {slower(record)} "
+        "The project's targets against that record:\n\n"
         + table(("target", "wanted", "reached", "holds", "where"), rows)
         + "\nThe compiled artifacts that ran:\n\n"
         + table(("plan", "artifact"), artifacts(record))
+    )
+
+
+def slower(record: Record) -> str:
+    """Where a peer is faster than we are, in one sentence."""
+    ratios = ratios_to_best_peer(record)
+    below = [name for name, ratio in ratios.items() if ratio < 1]
+    if not below:
+        return f"On none of {len(ratios)} cells is a peer faster."
+    worst = min(below, key=lambda name: ratios[name])
+    return (
+        f"On {len(below)} of {len(ratios)} cells the best peer is faster than Hopwell; the worst "
+        f"is `{worst}` (head dimension, c if causal, sequence length), where Hopwell reaches "
+        f"{ratios[worst]:.2f} of its speed."
     )
 
 

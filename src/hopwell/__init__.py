@@ -1,4 +1,4 @@
-"""Hopwell: exact attention for NVIDIA Hopper and Blackwell, and the instruments that prove it.
+"""Hopwell: exact attention for NVIDIA Hopper, and the instruments that prove it.
 
 Names are loaded on first use: importing hopwell imports neither torch nor the kernel compiler.
 """

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,6 @@ from hopwell.errors import HopwellError
 
 app = typer.Typer(
     name="hopwell",
-    help="Exact attention for NVIDIA Hopper and Blackwell, and what proves it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,6 +36,24 @@ RECORDS = Path("benchmarks/records")
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 Records = Annotated[Path, typer.Option(help="Directory of records.", file_okay=False)]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hopwell {version('hopwell')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    shown: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Exact attention for NVIDIA Hopper, and what proves it."""
 
 
 @app.command()
@@ -83,8 +102,10 @@ def explain(
     heads_k: Annotated[int | None, typer.Option(help="Key heads; as many as queries.")] = None,
     head_dim: Annotated[int, typer.Option(help="Of queries and keys.")] = 128,
     head_dim_v: Annotated[int | None, typer.Option(help="Of values; as of keys.")] = None,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32 or float64.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    dtype: Annotated[
+        str, typer.Option(help="bfloat16 (bf16), float16 (fp16), float32 or float64.")
+    ] = "bfloat16",
+    device: Annotated[str, typer.Option(help="cuda (or cuda:0 and so on) or cpu.")] = "cuda",
     arch: Annotated[str, typer.Option(help="Of the GPU.")] = "sm_90",
     causal: Annotated[bool, typer.Option("--causal", help="Causal mask.")] = False,
     left: Annotated[int | None, typer.Option(help="Keys visible to the left.")] = None,
@@ -106,9 +127,11 @@ def explain(
 ) -> None:
     """Which backend takes a problem, and what every other one refuses."""
     from hopwell.commands import explain
+    from hopwell.commands.explain import LONG_DTYPES
     from hopwell.masks import Mask
     from hopwell.problem import Problem, check_window
 
+    device = re.sub(r"^cuda:\d+$", "cuda", device)
     problem = Problem(
         batch=batch,
         seqlen_q=seqlen_q,
@@ -117,7 +140,7 @@ def explain(
         heads_k=heads_q if heads_k is None else heads_k,
         head_dim=head_dim,
         head_dim_v=head_dim if head_dim_v is None else head_dim_v,
-        dtype=dtype,
+        dtype=LONG_DTYPES.get(dtype, dtype),
         device=device,
         arch=arch if device == "cuda" else None,
         scale=max(head_dim, 1) ** -0.5 if scale is None else scale,

@@ -223,12 +223,12 @@ def _check_one_of(what: str, value: object, known: tuple[str, ...]) -> None:
         raise _value_error(what, f"one of {', '.join(known)}", repr(value))
 
 
-def _check_int(what: str, value: object, least: int) -> None:
+def _check_int(what: str, value: object, least: int, note: str = "") -> None:
     # bool is an int to Python; True tokens is a mistake to a user.
     if not isinstance(value, int) or isinstance(value, bool):
         raise _type_error(what, "an int", type(value).__name__)
     if value < least:
-        raise _value_error(what, f"at least {least}", value)
+        raise _value_error(what, f"at least {least}{note}", value)
 
 
 def _check_heads(heads_q: int, heads_k: int) -> None:
@@ -260,7 +260,7 @@ def check_window(window: object) -> Window:
 def _window_bound(side: str, value: Any) -> int | None:
     if value is None:
         return None
-    _check_int(f"window {side}", value, least=0)
+    _check_int(f"window {side}", value, least=0, note=" (None is unbounded)")
     if value > _INT64_MAX:
         raise _value_error(f"window {side}", "a 64-bit int (None is unbounded)", value)
     return value

@@ -57,6 +57,11 @@ def test_module_runs_and_lists_the_commands() -> None:
         assert command in done.stdout
 
 
+def test_version_is_that_of_the_distribution(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "version", {"hopwell": "9.8.7"}.__getitem__)
+    assert run("--version")[:2] == (0, "hopwell 9.8.7\n")
+
+
 # -- doctor ------------------------------------------------------------------------------------
 
 
@@ -202,6 +207,14 @@ def test_explain_takes_every_feature_of_a_call(run: Run) -> None:
     assert "allowed fallback" in run("explain", "--sink", "--fallback", "torch")[1]
     assert run("explain", "--fallback", "cpu")[0] == 1
     assert run("explain", "--strides", "wide")[0] == 1
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_explain_takes_short_names(run: Run, dtype: str) -> None:
+    code, out, _ = run("explain", "--dtype", dtype, "--device", "cuda:0", "--json")
+    report = report_of(out)
+    assert (code, report["backend"], report["problem"]["device"]) == (0, "hopper", "cuda")
+    assert dtype in report["plan_name"]
 
 
 def test_explain_on_the_cpu(run: Run) -> None:
@@ -393,10 +406,15 @@ def test_where_no_records_are_it_is_said(
 ) -> None:
     """Outside a checkout, where the default directory is not there."""
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run(*command)
-    assert code == 1
-    assert "No record" in out
-    assert "benchmarks/records" in out
+    code, out, err = run(*command)
+    assert (code, out) == (1, "")
+    assert "InputError" in err
+    assert "benchmarks/records" in err
+    assert "Run in a clone, or give --records" in err
+
+
+def test_evidence_says_how_to_compile(run: Run, tmp_path: Path) -> None:
+    assert "hopwell cache warm" in run("evidence", "--records", str(tmp_path))[1]
 
 
 def test_evidence_without_artifacts_fails(run: Run, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ OPTIONS: list[tuple[str, Any, type[HopwellError], str]] = [
     ("window", torch.tensor([1, 2]), InputTypeError, "left, right"),
     ("window", (1,), InputError, "two bounds"),
     ("window", (1, 2, 3), InputError, "two bounds"),
-    ("window", (-1, 0), InputError, "window left"),
+    ("window", (-1, 0), InputError, "at least 0 (None is unbounded)"),
     ("window", (None, -1), InputError, "window right"),
     ("window", (True, 0), InputTypeError, "bool"),
     ("window", (0, 1.0), InputTypeError, "float"),

@@ -85,6 +85,21 @@ def test_a_failed_newest_test_run_takes_the_claim_away(tmp_path: Path) -> None:
     assert claims(tmp_path)["executed"] == {"state": "reached", "by": "c.json"}
 
 
+def test_what_is_not_compiled_here_is_unknown_and_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "run.json", "2026-01-01T00:00:00Z", CURRENT, "executed")
+    monkeypatch.setattr(evidence, "find", lambda plan: None)
+    found = claims(tmp_path)
+    assert found["executed"] == {"state": "unknown (not compiled here)", "by": None}
+    assert found["timed"] == {"state": "not reached", "by": None}
+
+
+def test_a_directory_that_is_missing_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Run in a clone, or give --records"):
+        evidence.report(tmp_path / "nowhere", "derived")
+
+
 def test_required_rung_decides(tmp_path: Path) -> None:
     assert evidence.report(tmp_path, "derived")["ok"]
     assert not evidence.report(tmp_path, "compiled")["ok"]  # all the other plans are not

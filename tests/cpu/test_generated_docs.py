@@ -86,8 +86,9 @@ def test_measured_numbers_name_the_artifacts_that_made_them(
     ran = (made("first", "timed"), made("second", "timed"), made("third", "executed"))
     identity = records.Identity("0", None, None, "s" * 64, {}, ran)
     gpu = SimpleNamespace(name="NVIDIA H200")
+    environment = SimpleNamespace(gpu=gpu, torch="9.8.7")
     record = SimpleNamespace(
-        identity=identity, created="2026-01-01T00:00:00Z", environment=SimpleNamespace(gpu=gpu)
+        identity=identity, created="2026-01-01T00:00:00Z", environment=environment, rows=()
     )
     monkeypatch.setattr(script, "newest_record", lambda: record)
     monkeypatch.setattr(script, "summarise", lambda _: ())
@@ -95,6 +96,24 @@ def test_measured_numbers_name_the_artifacts_that_made_them(
     for artifact in ran[:2]:
         assert f"| `{artifact.plan_name}` | `{artifact.artifact_hash[:16]}` |" in text
     assert "third" not in text
+    assert "9.8.7" in text
+    assert "2026-01-01" in text
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ({"d64s512": 1.0, "d128s512": 1.2}, "On none of 2 cells"),
+        ({"d64s512": 0.97, "d128s512": 0.9, "d256s512": 1.2}, "On 2 of 3 cells"),
+    ],
+)
+def test_cells_where_a_peer_is_faster_are_counted_and_the_worst_is_named(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, ratios: dict[str, float], said: str
+) -> None:
+    monkeypatch.setattr(script, "ratios_to_best_peer", lambda _: ratios)
+    text = script.slower(SimpleNamespace())
+    assert said in text
+    assert ("`d128s512`" in text and "0.90" in text) == (min(ratios.values()) < 1)
 
 
 def test_every_page_is_linked_from_another(script: ModuleType) -> None:

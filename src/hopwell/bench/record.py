@@ -234,7 +234,18 @@ def read(path: Path) -> Record:
 
 
 def read_all(directory: Path) -> tuple[tuple[Path, Record], ...]:
-    """All records of a directory, oldest first; files of other schemas raise."""
+    """All records of a directory, oldest first; files of other schemas raise.
+
+    Raises:
+        InputError: there is no such directory, or a file is not a record of this schema.
+    """
+    if not directory.is_dir():
+        raise InputError(
+            "records",
+            expected="a directory of records, as a clone of Hopwell has in benchmarks/records",
+            actual=f"no directory {directory}",
+            consequence="No record was read. Run in a clone, or give --records.",
+        )
     found = [(path, read(path)) for path in sorted(directory.glob("*.json"))]
     return tuple(sorted(found, key=lambda entry: entry[1].created))
 

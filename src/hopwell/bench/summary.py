@@ -60,6 +60,15 @@ class Verdict:
         return asdict(self)
 
 
+#: Units of values that compare two of a kind.
+RATIOS = ("geomean", "x")
+
+
+def _text(value: float, unit: str) -> str:
+    """Ratios with two decimals, all else with three digits."""
+    return f"{value:.2f} {unit}" if unit in RATIOS else f"{value:.3g} {unit}".rstrip()
+
+
 def _missing_cells(record: Record, contenders: Sequence[str]) -> list[str]:
     """Cells of the grid without a timed and compared row, by contender."""
     gaps = []
@@ -99,10 +108,17 @@ def _largest(found: Iterable[tuple[float, str]]) -> Reading | None:
 def _geomean(record: Record) -> Reading | None:
     if gaps := _incomplete(_missing_cells(record, (OURS, *PEERS))):
         return gaps
-    ratios = {c.name: ratio_to_best_peer(record, c) or 0.0 for c in standard_grid()}
+    ratios = ratios_to_best_peer(record)
     worst = min(ratios, key=lambda name: ratios[name])
-    where = f"{len(ratios)} cells; worst {worst} at {ratios[worst]:.2f}"
+    slower = sum(ratio < 1 for ratio in ratios.values())
+    where = f"{len(ratios)} cells, {slower} below 1; worst {worst} at {ratios[worst]:.2f}"
     return Reading(geometric_mean(record), where)
+
+
+def ratios_to_best_peer(record: Record) -> dict[str, float]:
+    """Our speed over the fastest peer's by name of the grid's cell, where both were timed."""
+    found = {cell.name: ratio_to_best_peer(record, cell) for cell in standard_grid()}
+    return {name: ratio for name, ratio in found.items() if ratio is not None}
 
 
 def _error_against_peers(name: str) -> Callable[[Record], Reading | None]:
@@ -225,14 +241,14 @@ def summarise(
 
 def _verdict(target: Target, record: Record | None) -> Verdict:
     sign = ">=" if target.at_least else "<="
-    wanted = f"{sign} {target.limit:g} {target.unit}".rstrip()
+    wanted = f"{sign} {_text(target.limit, target.unit)}"
     reading = target.read(record) if record is not None else None
     if reading is None or reading.value is None:
         return Verdict(target.name, wanted, "not measured", None, reading.where if reading else "")
     return Verdict(
         target=target.name,
         wanted=wanted,
-        reached=f"{reading.value:.3g} {target.unit}".rstrip(),
+        reached=_text(reading.value, target.unit),
         holds=target.met_by(reading.value),
         where=reading.where,
     )

@@ -2,7 +2,8 @@
 
 Without a GPU: attention of recorded activations on the CPU, its error against float64; then the
 Hopper kernel for the same problem is compiled, and what its plan expects is put beside what its
-PTX and cubin hold. With a Hopper GPU the kernel also runs, is compared and is timed.
+PTX and cubin hold. With a Hopper GPU the kernel also runs, is compared and is timed. Without the
+kernel compiler the report ends after the CPU's results, says what is missing, and is not ok.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from hopwell.commands.display import Report, table
+from hopwell.commands.display import INSTALL_COMPILER, Report, error_report, table
+from hopwell.errors import CompilerMissing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +40,15 @@ def report(progress: Progress) -> Report:
     for layer in layers:
         progress(f"attention of layer {layer} on the CPU, and in float64")
         attention.append(_attention(layer, "cpu"))
-    kernel = _kernel(layers[0], progress)
+    found = {
+        name: source[name]
+        for name in ("model", "package", "page", "tokens", "heads", "head_dim", "layers")
+    }
+    try:
+        kernel = _kernel(layers[0], progress)
+    except CompilerMissing as error:
+        missing = error_report(error)
+        return {"ok": False, "input": found, "attention": attention, "error": missing}
     if kernel["not_executed"] is None:
         for layer in layers:
             progress(f"attention of layer {layer} on the GPU")
@@ -48,10 +58,7 @@ def report(progress: Progress) -> Report:
     holds = all(not row["broken"] for row in attention)
     return {
         "ok": holds and kernel["support"]["ok"] and all(row["ok"] for row in kernel["rows"]),
-        "input": {
-            name: source[name]
-            for name in ("model", "package", "page", "tokens", "heads", "head_dim", "layers")
-        },
+        "input": found,
         "attention": attention,
         "kernel": kernel,
     }
@@ -97,9 +104,10 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     """The Hopper kernel for the recorded problem: verdict, plan, and expected beside actual."""
     from hopwell import dispatch
     from hopwell.commands import explain
-    from hopwell.compile import find_or_build
+    from hopwell.compile import find, find_or_build
     from hopwell.compile.compare import compare, expected
     from hopwell.compile.inspect import inspect
+    from hopwell.compile.key import toolchain
     from hopwell.hopper.device import why_not_hopper
     from hopwell.problem import Problem
 
@@ -107,7 +115,8 @@ def _kernel(layer: int, progress: Progress) -> dict[str, Any]:
     support = explain.report(problem, "hopper")
     plan = dispatch.choose(problem, "hopper").plan
     assert plan is not None, "the hopper backend chooses a plan"
-    progress("compiling the Hopper kernel for the same problem (no GPU needed)")
+    if find(plan) is None and toolchain(plan.arch) is not None:
+        progress("compiling the Hopper kernel for the same problem (no GPU needed)")
     start = time.perf_counter()
     artifact, source = find_or_build(plan)
     seconds = time.perf_counter() - start
@@ -154,7 +163,7 @@ def _time(layer: int) -> dict[str, float]:
 
 
 def render(report: Report, console: Console) -> None:
-    source, kernel = report["input"], report["kernel"]
+    source = report["input"]
     console.print("Real input", style="bold")
     console.print(
         f"q, k and v of layers {' and '.join(map(str, source['layers']))} of {source['model']}\n"
@@ -164,13 +173,31 @@ def render(report: Report, console: Console) -> None:
     )
     console.print()
     console.print(_errors_table(report["attention"]))
+    if "error" in report:
+        _render_missing(report["error"], console)
+    else:
+        _render_kernel(report["kernel"], source["head_dim"], console)
+
+
+def _render_missing(error: Report, console: Console) -> None:
+    console.print("No Hopper kernel", style="bold")
+    console.print(
+        f"{error['type']}: {error['what']}: expected {error['expected']}, got {error['actual']}.\n"
+        f"{error['consequence']}\n"
+        f"The kernel compiler comes with `{INSTALL_COMPILER}` in a clone; "
+        "`hopwell doctor` lists what is missing.",
+        soft_wrap=True,
+    )
+
+
+def _render_kernel(kernel: dict[str, Any], head_dim: int, console: Console) -> None:
     plan = kernel["plan"]
     verdict = "takes this problem" if kernel["support"]["ok"] else "refuses this problem"
     console.print("The Hopper kernel for the same problem", style="bold")
     console.print(
         f"support: the hopper backend {verdict}\n"
         f"plan: {kernel['plan_name']}\n"
-        f"  head dimension {source['head_dim']} in the bucket "
+        f"  head dimension {head_dim} in the bucket "
         f"({plan['head_dim']}, {plan['head_dim_v']}), "
         f"tiles of {plan['tile_m']} queries by {plan['tile_n']} keys\n"
         f"artifact: {kernel['artifact_hash'][:16]} ({kernel['source']}, {kernel['seconds']:.1f} s)",

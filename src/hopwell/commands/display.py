@@ -22,6 +22,9 @@ from rich.text import Text
 from hopwell.errors import HopwellError
 from hopwell.hopper.plan import SHORT_DTYPES
 
+#: There is no release to install from: the extras come from a clone.
+INSTALL_COMPILER = "pip install '.[compile]'"
+
 Report = dict[str, Any]
 Render = Callable[[Report, Console], None]
 

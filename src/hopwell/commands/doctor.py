@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from hopwell.commands.display import Report, table
+from hopwell.commands.display import INSTALL_COMPILER, Report, table
 from hopwell.errors import HopwellError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-_COMPILE_EXTRA = "pip install 'hopwell[compile]'"
+_COMPILE_EXTRA = f"In a clone: {INSTALL_COMPILER}"
 _HOPPER_GPU = "Run on an H100, H200 or GH200."
 
 
@@ -153,7 +153,7 @@ def examine() -> tuple[Capability, ...]:
     cache = _attempt("kernel cache", _cache, "hopwell cache info tells more.")
     kernels = _kernels(cache.ok and all(check.ok for check in compiler))
     present, gpu = _gpus()
-    plots = _package("matplotlib", "matplotlib", "pip install 'hopwell[bench]'")
+    plots = _package("matplotlib", "matplotlib", "In a clone: pip install '.[bench]'")
     return (
         Capability("attention on the CPU", True, cpu),
         Capability("compile Hopper kernels", False, (*compiler, cache)),

@@ -2,7 +2,8 @@
 
 A kernel's current artifact is the one that this machine's wheel or cache holds for the present
 sources and compiler. A record counts for it only when it names the same artifact hash; a record of
-another artifact of the same plan is stale, and proves nothing about the code as it is now.
+another artifact of the same plan is stale, and proves nothing about the code as it is now. Where
+the kernel is not compiled on this machine, nothing can be compared: such a claim is unknown.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ RUNGS = ("derived", "compiled", "emulated", "executed", "timed")
 #: Rungs that a record can support.
 RECORDED = ("executed", "timed")
 
+#: A record has the rung, but whether of the present artifact cannot be said on this machine.
+UNKNOWN = "unknown (not compiled here)"
+
 Records = tuple[tuple[Path, records.Record], ...]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One rung of one kernel. ``state`` is "reached", "stale" or "not reached"; ``by`` a file."""
+    """One rung of one kernel: ``state`` is a key of :data:`COLOURS`, ``by`` what says so."""
 
     rung: str
     state: str
@@ -79,6 +83,7 @@ def _kernel(plan: HopperForwardPlan, known: Records) -> dict[str, Any]:
 def _recorded(plan_name: str, current: str | None, rung: str, known: Records) -> Claim:
     """What the newest record of each kind says of this artifact; else one of another is stale.
 
+    Without an artifact on this machine (``current`` is None) no record can be matched.
     An artifact whose newest test run failed has reached nothing that a record could support.
     """
     newest: dict[str, tuple[str, records.Artifact]] = {}
@@ -95,14 +100,16 @@ def _recorded(plan_name: str, current: str | None, rung: str, known: Records) ->
     for name, artifact in newest.values():
         if rung in artifact.rungs:
             return Claim(rung, "reached", name)
-    return Claim(rung, "stale", stale) if stale else Claim(rung, "not reached")
+    if stale is None:
+        return Claim(rung, "not reached")
+    return Claim(rung, UNKNOWN) if current is None else Claim(rung, "stale", stale)
 
 
 def _reached(kernel: dict[str, Any], rung: str) -> bool:
     return bool(kernel["claims"][rung]["state"] == "reached")
 
 
-COLOURS = {"reached": "green", "stale": "yellow", "not reached": "dim"}
+COLOURS = {"reached": "green", "stale": "yellow", UNKNOWN: "yellow", "not reached": "dim"}
 
 
 def render(report: Report, console: Console) -> None:
@@ -120,6 +127,9 @@ def render(report: Report, console: Console) -> None:
         console.print(f"No records in {report['records']}: no kernel is more than compiled.")
     if not report["ok"]:
         console.print(f"Not every kernel is {report['require']}.")
+    absent = sum(kernel["artifact"] is None for kernel in report["kernels"])
+    if absent:
+        console.print(f"{absent} kernels are not compiled here: run `hopwell cache warm`.")
 
 
 def _shown(claim: dict[str, str | None]) -> Text:

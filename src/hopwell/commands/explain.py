@@ -8,10 +8,14 @@ from rich.text import Text
 
 from hopwell import dispatch
 from hopwell.commands.display import Report, table
+from hopwell.hopper.plan import SHORT_DTYPES
 from hopwell.problem import Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+#: Short names of element types, as plans and tables use them.
+LONG_DTYPES = {short: long for long, short in SHORT_DTYPES.items()}
 
 
 def report(problem: Problem, backend: str, fallback: str = "error") -> Report:

@@ -66,7 +66,7 @@ RATIOS = ("geomean", "x")
 
 def _text(value: float, unit: str) -> str:
     """Ratios with two decimals, all else with three digits."""
-    return f"{value:.2f} {unit}" if unit in RATIOS else f"{value:.3g} {unit}".rstrip()
+    return f"{value:.2f} {unit}" if unit in RATIOS else f"{value:.4g} {unit}".rstrip()
 
 
 def _missing_cells(record: Record, contenders: Sequence[str]) -> list[str]:

@@ -79,7 +79,7 @@ def _disassembler() -> str:
     packaged = [str(p) for entry in sys.path for p in Path(entry).glob("nvidia/*/bin/nvdisasm")]
     tool = shutil.which("nvdisasm") or next(iter(packaged), None)
     if tool is None:
-        pytest.skip("no nvdisasm")
+        pytest.skip("no nvdisasm to compare with: it comes with hopwell[test]")
     return tool
 
 

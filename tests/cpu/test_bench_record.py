@@ -320,7 +320,7 @@ def test_speed_is_compared_with_the_best_peer() -> None:
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="plots need hopwell[bench]")
     path = tmp_path / f"forward.{suffix}"
     plot.draw(synthetic(), path)
     data = path.read_bytes()
@@ -337,7 +337,7 @@ def test_the_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that were saved."""
     figures: list[Any] = []
-    module = pytest.importorskip("matplotlib.figure")
+    module = pytest.importorskip("matplotlib.figure", reason="plots need hopwell[bench]")
     monkeypatch.setattr(module.Figure, "savefig", lambda self, *_, **__: figures.append(self))
     return figures
 

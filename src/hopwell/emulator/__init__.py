@@ -1,0 +1,1 @@
+"""A machine that runs compiled PTX on a CPU and names every hazard."""

@@ -1,0 +1,1 @@
+"""One module per family of instructions; importing this package registers all of them."""

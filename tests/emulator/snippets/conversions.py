@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from tests.emulator.snippets import inputs
@@ -14,6 +15,19 @@ WHOLE = ("rni", "rzi", "rmi", "rpi")
 INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 COUNT = 1024
 EVERY = 1 << 16
+
+
+def _every_16_bits() -> list[Array]:
+    return [inputs.every(16)]
+
+
+def _every_16_bits_twice() -> list[Array]:
+    """Every pattern in the lower half, and every one in another order in the upper half."""
+    low = inputs.every(16).astype(np.uint32)
+    return [low | (low * np.uint32(40503)) << np.uint32(16)]
+
+
+exhaustive = partial(elementwise, columns=_every_16_bits, count=EVERY, unroll=8)
 
 
 def _cvt(modes: list[str], to: str, from_: str) -> list[str]:
@@ -66,20 +80,10 @@ def to_integers() -> Iterator[Snippet]:
             modes = list(WHOLE) + ([] if narrow else ["rzi sat"])
             result = to if narrow else "b64" if to in ("u64", "s64") else "b32"
             modes += ["rni ftz", "rmi ftz", "rpi ftz sat"] if from_ == "f32" else []
-            exhaustive = from_ == "f16" and to in ("s8", "u8", "s16", "u32", "s64")
-            yield elementwise(
-                f"convert/{to}.{from_}",
-                _cvt(modes, to, from_),
-                (from_,),
-                result,
-                **_exhaustively(exhaustive, lambda f=from_: _around_integers(f)),
-            )
-
-
-def _exhaustively(exhaustive: bool, otherwise: Callable[[], list[Array]]) -> dict[str, object]:
-    if exhaustive:
-        return dict(columns=lambda: [inputs.every(16)], count=EVERY, unroll=8)
-    return dict(columns=otherwise, count=COUNT)
+            full = from_ == "f16" and to in ("s8", "u8", "s16", "u32", "s64")
+            columns = partial(_around_integers, from_)
+            make = exhaustive if full else partial(elementwise, columns=columns, count=COUNT)
+            yield make(f"convert/{to}.{from_}", _cvt(modes, to, from_), (from_,), result)
 
 
 def _around_integers(type_: str) -> list[Array]:
@@ -93,29 +97,15 @@ def _around_integers(type_: str) -> list[Array]:
 
 
 def between_floats() -> Iterator[Snippet]:
-    wide = ("f16", "bf16")
-    for from_ in wide:
-        nans = Comparison("bits", "f64", any_nan=True)
-        every = dict(columns=lambda: [inputs.every(16)], count=EVERY, unroll=8)
-        tails = ["", "ftz", "sat", "ftz sat"] if from_ == "f16" else [""]
-        yield elementwise(
-            f"convert/f32.{from_}", _cvt(tails, "f32", from_), (from_,), "f32", **every
-        )
-        yield elementwise(
-            f"convert/f64.{from_}", _cvt([""], "f64", from_), (from_,), "f64",
-            **{**every, "comparison": nans},
-        )  # fmt: skip
-        yield elementwise(
-            f"convert/{from_}.{from_}", _cvt(list(WHOLE), from_, from_), (from_,), from_, **every
-        )
-    yield elementwise(
-        "convert/f16.bf16", _cvt(list(ROUNDINGS), "f16", "bf16"), ("bf16",), "f16", **every
-    )
-    yield elementwise(
-        "convert/bf16.f16", _cvt(list(ROUNDINGS), "bf16", "f16"), ("f16",), "bf16", **every
-    )
+    nans = Comparison("bits", "f64", any_nan=True)
+    for t, other in (("f16", "bf16"), ("bf16", "f16")):
+        modes = ["", "ftz", "sat", "ftz sat"] if t == "f16" else [""]
+        yield exhaustive(f"convert/f32.{t}", _cvt(modes, "f32", t), (t,), "f32")
+        yield exhaustive(f"convert/f64.{t}", _cvt([""], "f64", t), (t,), "f64", comparison=nans)
+        yield exhaustive(f"convert/{t}.{t}", _cvt(list(WHOLE), t, t), (t,), t)
+        yield exhaustive(f"convert/{other}.{t}", _cvt(list(ROUNDINGS), other, t), (t,), other)
     midpoints = {
-        to: (lambda e=e, m=m: [inputs.halfway_f32(e, m, 11, 4096)])
+        to: partial(_midpoints, e, m, (11,))
         for to, e, m in (("f16", 5, 10), ("bf16", 8, 7), ("tf32", 8, 10))
     }
     for to, modes in {
@@ -125,8 +115,8 @@ def between_floats() -> Iterator[Snippet]:
     }.items():
         result = "b32" if to == "tf32" else to
         for label, columns, count in (
-            ("midpoints", midpoints[to], 4096),
-            ("classes", lambda: inputs.operands(("f32",), COUNT), COUNT),
+            ("midpoints", midpoints[to], 4 * COUNT),
+            ("classes", partial(inputs.operands, ("f32",), COUNT), COUNT),
         ):
             yield elementwise(
                 f"convert/{to}.f32 {label}",
@@ -167,6 +157,10 @@ def between_floats() -> Iterator[Snippet]:
     )
 
 
+def _midpoints(exponent: int, mantissa: int, seeds: tuple[int, ...]) -> list[Array]:
+    return [inputs.halfway_f32(exponent, mantissa, seed, 4 * COUNT) for seed in seeds]
+
+
 def _doubles() -> list[Array]:
     """f64 at the midpoints of f32, bf16 and f16, and of every class."""
     part = COUNT // 4
@@ -191,11 +185,8 @@ def packed() -> Iterator[Snippet]:
             _cvt(modes, to, "f32"),
             ("f32", "f32"),
             to,
-            columns=lambda e=e, m=m: [
-                inputs.halfway_f32(e, m, 21, COUNT),
-                inputs.column("f32", 22, COUNT),
-            ],
-            count=COUNT,
+            columns=partial(_midpoints, e, m, (21, 22)),
+            count=4 * COUNT,
         )
     for to, (e, m) in {"e4m3x2": (4, 3), "e5m2x2": (5, 2)}.items():
         modes = ["rn satfinite", "rn satfinite relu"]
@@ -204,41 +195,26 @@ def packed() -> Iterator[Snippet]:
             _cvt(modes, to, "f32"),
             ("f32", "f32"),
             "b16",
-            columns=lambda e=e, m=m: [
-                inputs.halfway_f32(e, m, 23, 4096),
-                inputs.halfway_f32(e, m, 24, 4096),
-            ],
-            count=4096,
+            columns=partial(_midpoints, e, m, (23, 24)),
+            count=4 * COUNT,
         )
         yield elementwise(
             f"convert/{to}.f32 classes",
             _cvt(modes, to, "f32"),
             ("f32", "f32"),
             "b16",
-            columns=lambda: inputs.operands(("f32", "f32"), COUNT),
+            columns=partial(inputs.operands, ("f32", "f32"), COUNT),
             count=COUNT,
         )
-        yield elementwise(
+        yield exhaustive(
             f"convert/{to}.f16x2",
             _cvt(modes, to, "f16x2"),
             ("f16x2",),
             "b16",
-            # Every f16 below, its bits in another order above.
-            columns=lambda: [
-                inputs.every(16).astype(np.uint32)
-                | (inputs.every(16).astype(np.uint32) * np.uint32(40503)) << np.uint32(16)
-            ],
-            count=EVERY,
-            unroll=8,
+            columns=_every_16_bits_twice,
         )
-        yield elementwise(
-            f"convert/f16x2.{to}",
-            _cvt(["rn", "rn relu"], "f16x2", to),
-            ("b16",),
-            "f16x2",
-            columns=lambda: [inputs.every(16)],
-            count=EVERY,
-            unroll=8,
+        yield exhaustive(
+            f"convert/f16x2.{to}", _cvt(["rn", "rn relu"], "f16x2", to), ("b16",), "f16x2"
         )
     for to in ("u16", "s16", "u8", "s8"):
         sources = ("s32", "s32") if to.endswith("16") else ("s32", "s32", "b32")

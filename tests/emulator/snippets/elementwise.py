@@ -39,8 +39,8 @@ def elementwise(
 ) -> Snippet:
     """A snippet that applies every instruction to every row of operands.
 
-    instructions: an opcode alone, for ``opcode d, a, b, ...;``, or whole text with ``{d}``, ``{a}``,
-    ``{b}``, ``{c}`` and ``{e}`` in it. sources, result: PTX types. columns: the operands' bits, one
+    instructions: an opcode alone, for ``opcode d, a, b, ...;``, or whole text with ``{d}``,
+    ``{a}``, ``{b}``, ``{c}`` and ``{e}`` in it. sources, result: PTX types. columns: the operands' bits, one
     array of ``count`` for each source; by default :func:`inputs.operands` chooses them.
     """
     sources = tuple(sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from tests.emulator.snippets import inputs
@@ -29,6 +30,10 @@ def _positions(type_: str, width: int, last: int) -> list[Array]:
     return [first, *(inputs.below(40 + i, COUNT, width) for i in range(last))]
 
 
+def _two_and_positions(type_: str) -> list[Array]:
+    return [inputs.column(type_, 3, COUNT), *_positions(type_, 70, 2)]
+
+
 def arithmetic() -> Iterator[Snippet]:
     for t in INTEGERS:
         yield elementwise(f"integer/add.{t}", [f"add.{t}", f"sub.{t}"], (t, t), t)
@@ -41,7 +46,7 @@ def arithmetic() -> Iterator[Snippet]:
             [f"div.{t}", f"rem.{t}"],
             (t, t),
             t,
-            columns=lambda t=t: _nonzero_divisors(t),
+            columns=partial(_nonzero_divisors, t),
         )
     for t in ("s16", "s32", "s64"):
         yield elementwise(f"integer/abs.{t}", [f"abs.{t}", f"neg.{t}"], (t,), t)
@@ -117,7 +122,7 @@ def bits() -> Iterator[Snippet]:
             [f"shl.{t}", f"shr.{t}", f"shr.{unsigned}", f"shr.{signed}"],
             (t, "u32"),
             t,
-            columns=lambda t=t: _positions(t, 80, 1),
+            columns=partial(_positions, t, 80, 1),
         )
     yield elementwise(
         "logic/predicates",
@@ -135,14 +140,14 @@ def bits() -> Iterator[Snippet]:
             [f"bfe.{t}"],
             (t, "u32", "u32"),
             t,
-            columns=lambda t=t: _positions(t, 300, 2),
+            columns=partial(_positions, t, 300, 2),
         )
         yield elementwise(
             f"logic/bfe small.{t}",
             [f"bfe.{t}"],
             (t, "u32", "u32"),
             t,
-            columns=lambda t=t: _positions(t, 36, 2),
+            columns=partial(_positions, t, 36, 2),
         )
     for t in ("b32", "b64"):
         yield elementwise(
@@ -150,7 +155,7 @@ def bits() -> Iterator[Snippet]:
             [f"bfi.{t} {{d}}, {{a}}, {{b}}, {{c}}, {{e}};"],
             (t, t, "u32", "u32"),
             t,
-            columns=lambda t=t: [inputs.column(t, 3, COUNT), *_positions(t, 70, 2)],
+            columns=partial(_two_and_positions, t),
         )
     yield elementwise(
         "logic/shf",

@@ -151,10 +151,10 @@ def poisoned(dtype: Any, *shape: int) -> Callable[[], Array]:
 def kernel(parameters: str, body: str, directives: str = "", preamble: str = "") -> str:
     """The source of a snippet.
 
-    parameters: names with a type each, ``"x:u64 n:u32 map:tensor"``. In ``body``, numbered registers
-    ``%r`` (b32), ``%d`` (b64), ``%h`` (b16), ``%p`` (pred) and ``%q`` (b128) are declared; ``%x`` is
-    the thread's x index and ``%lane`` its lane; every parameter stands in a register ``%p_NAME``
-    (of a tensor map: its address).
+    parameters: names with a type each, ``"x:u64 n:u32 map:tensor"``. In ``body``, numbered
+    registers ``%r`` (b32), ``%d`` (b64), ``%h`` (b16), ``%p`` (pred) and ``%q`` (b128) are
+    declared; ``%x`` is the thread's x index and ``%lane`` its lane; every parameter stands in a
+    register ``%p_NAME`` (of a tensor map: its address).
     """
     declared, loads = [], []
     for parameter in parameters.split():

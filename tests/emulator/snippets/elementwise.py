@@ -40,7 +40,7 @@ def elementwise(
     """A snippet that applies every instruction to every row of operands.
 
     instructions: an opcode alone, for ``opcode d, a, b, ...;``, or whole text with ``{d}``,
-    ``{a}``, ``{b}``, ``{c}`` and ``{e}`` in it. sources, result: PTX types. columns: the operands' bits, one
+    ``{a}``, ``{b}``, ``{c}`` and ``{e}`` in it. sources, result: PTX types. columns: the bits, one
     array of ``count`` for each source; by default :func:`inputs.operands` chooses them.
     """
     sources = tuple(sources)

@@ -151,32 +151,74 @@ def poisoned(dtype: Any, *shape: int) -> Callable[[], Array]:
 def kernel(parameters: str, body: str, directives: str = "", preamble: str = "") -> str:
     """The source of a snippet.
 
-    parameters: names with a type each, ``"x:u64 n:u32 map:tensor"``. In ``body``, numbered
-    registers ``%r`` (b32), ``%d`` (b64), ``%h`` (b16), ``%p`` (pred) and ``%q`` (b128) are
-    declared; ``%x`` is the thread's x index and ``%lane`` its lane; every parameter stands in a
-    register ``%p_NAME`` (of a tensor map: its address).
+    parameters: names with a type each, ``"x:u64 n:u32 s:bytes24 map:tensor"``. In ``body``,
+    numbered registers ``%r`` (b32), ``%d`` (b64), ``%h`` (b16), ``%p`` (pred) and ``%q`` (b128)
+    are declared; ``%x`` is the thread's x index and ``%lane`` its lane; every parameter but bytes
+    stands in a register ``%p_NAME`` (of a tensor map: its address). preamble: module-scope variables.
     """
-    declared, loads = [], []
+    declared, registers, loads = [], [], []
     for parameter in parameters.split():
         name, _, type_ = parameter.partition(":")
+        if type_.startswith("bytes"):
+            declared.append(f".param .align 16 .b8 {name}[{type_[5:]}]")
+            continue
+        wide = type_ in ("tensor", "u64", "s64", "b64", "f64")
+        registers.append(f".reg .b{64 if wide else 32} %p_{name};")
         if type_ == "tensor":
             declared.append(f".param .align 64 .b8 {name}[128]")
             loads.append(f"mov.b64 %p_{name}, {name}; cvta.param.u64 %p_{name}, %p_{name};")
         else:
             declared.append(f".param .{type_} {name}")
             loads.append(f"ld.param.{type_} %p_{name}, [{name}];")
-    registers = "".join(
-        f"\t.reg .{'b32' if t in ('u32', 's32', 'f32', 'b32') else 'b64'} %p_{n};\n"
-        for n, _, t in (p.partition(":") for p in parameters.split())
+    lines = [
+        ".reg .pred %p<64>; .reg .b16 %h<64>; .reg .b32 %r<256>; .reg .b64 %d<128>;",
+        ".reg .b128 %q<16>; .reg .b32 %x; .reg .b32 %lane;",
+        *registers,
+        "mov.u32 %x, %tid.x;",
+        "mov.u32 %lane, %laneid;",
+        *loads,
+        *(line.strip() for line in body.strip().splitlines() if line.strip()),
+        "ret;",
+    ]
+    text = "".join(f"\t{line}\n" for line in lines)
+    entry = f".visible .entry {Snippet.kernel}({', '.join(declared)})"
+    return f"{preamble}{entry}\n{directives}{{\n{text}}}\n"
+
+
+def program(
+    name: str,
+    body: str,
+    *,
+    inputs: Mapping[str, Callable[[], Array]] | None = None,
+    outputs: Mapping[str, Callable[[], Array]],
+    comparison: Comparison | None = None,
+    scalars: Mapping[str, np.generic] | None = None,
+    maps: tuple[TensorMap, ...] = (),
+    preamble: str = "",
+    directives: str = "",
+    **launch: Any,
+) -> Snippet:
+    """A snippet whose kernel takes inputs, outputs, scalars and tensor maps, in this order.
+
+    Arrays are given by makers; an output's maker gives its first contents. launch: block, grid,
+    cluster, shared_bytes, lines, hazards.
+    """
+    arguments: list[Argument] = [Buffer(n, make) for n, make in (inputs or {}).items()]
+    arguments += [Buffer(n, make, comparison or Comparison()) for n, make in outputs.items()]
+    parameters = [f"{argument.name}:u64" for argument in arguments]
+    for scalar, value in (scalars or {}).items():
+        arguments.append(Scalar(scalar, value))
+        parameters.append(f"{scalar}:{_ptx_type(value)}")
+    arguments += maps
+    parameters += [f"{tensor_map.name}:tensor" for tensor_map in maps]
+    return Snippet(
+        name=name,
+        source=kernel(" ".join(parameters), body, directives, preamble),
+        arguments=tuple(arguments),
+        **launch,
     )
-    return (
-        preamble
-        + f".visible .entry {Snippet.kernel}({', '.join(declared)})\n{directives}{{\n"
-        + "\t.reg .pred %p<64>; .reg .b16 %h<64>; .reg .b32 %r<256>; .reg .b64 %d<128>;\n"
-        + "\t.reg .b128 %q<16>; .reg .b32 %x; .reg .b32 %lane;\n"
-        + registers
-        + "\tmov.u32 %x, %tid.x;\n\tmov.u32 %lane, %laneid;\n"
-        + "".join(f"\t{load}\n" for load in loads)
-        + "".join(f"\t{line.strip()}\n" for line in body.strip().splitlines())
-        + "\tret;\n}\n"
-    )
+
+
+def _ptx_type(value: np.generic) -> str:
+    kind = {"u": "u", "i": "s", "f": "f", "V": "bytes"}[value.dtype.kind]
+    return f"{kind}{value.nbytes if kind == 'bytes' else 8 * value.nbytes}"

@@ -7,6 +7,7 @@ import functools
 from tests.emulator.snippets import (
     barriers,
     conversions,
+    copies,
     floats,
     integers,
     matrices,
@@ -25,6 +26,7 @@ FAMILIES = (
     barriers,
     matrices,
     warpgroup,
+    copies,
 )
 
 

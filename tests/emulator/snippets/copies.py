@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.barriers import BARRIER, CLUSTER_SYNC, waiting
 from tests.emulator.snippets.elementwise import Array
@@ -292,7 +291,7 @@ def reductions() -> Iterator[Snippet]:
         yield program(
             f"bulk/reduce {operation}",
             INIT
-            + f"""@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 1024;
+            + """@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 1024;
             @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
             [%r3], [%p_data], 1024, [bar];
             """
@@ -310,13 +309,14 @@ def reductions() -> Iterator[Snippet]:
     for operation in ("add.u32", "add.s32", "add.u64", "inc.u32", "dec.u32", "min.u32", "max.s32",
                       "and.b32", "or.b32", "xor.b32"):  # fmt: skip
         type_ = operation.rpartition(".")[2]
+        opcode = "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
         count = 512 // (inputs.bits_of(type_) // 8)
         # Both halves of the cluster send; each receives into what it had loaded before.
         yield program(
             f"bulk/reduce to peer {operation}",
             "mov.u32 %r50, %cluster_ctarank; xor.b32 %r51, %r50, 1;\n"
             + INIT
-            + f"""@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 1024;
+            + """@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 1024;
             @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
             [%r3], [%p_data], 1024, [bar];
             """
@@ -326,7 +326,7 @@ def reductions() -> Iterator[Snippet]:
             + CLUSTER_SYNC
             + f"""add.u32 %r4, %r3, 512; mapa.shared::cluster.u32 %r5, %r4, %r51;
             mov.u32 %r8, bar; mapa.shared::cluster.u32 %r7, %r8, %r51;
-            @%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}
+            @%p1 {opcode}.{operation}
             [%r5], [%r3], 512, [%r7];
             $wait: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [bar], 1;
             @!%p2 bra $wait;

@@ -12,6 +12,7 @@ from tests.emulator.snippets import (
     integers,
     matrices,
     memory,
+    tensor_copies,
     warp_wide,
     warpgroup,
 )
@@ -27,6 +28,7 @@ FAMILIES = (
     matrices,
     warpgroup,
     copies,
+    tensor_copies,
 )
 
 

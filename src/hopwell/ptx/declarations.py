@@ -48,6 +48,8 @@ class DeclarationReader(OperandReader):
         self.files: dict[int, str] = {}
         #: Strings of .debug_str by label: names of inlined functions.
         self.strings: dict[str, bytes] = {}
+        #: The last .loc of each place in this function: a place that calls may be inlined itself.
+        self.places: dict[tuple[str, int, int], SourceLine] = {}
 
     # -- variables -------------------------------------------------------------------------
 
@@ -282,9 +284,11 @@ class DeclarationReader(OperandReader):
             self.expect(",", "a .loc")
             if not self.accept("inlined_at"):
                 self.error("a .loc", "inlined_at")
-            inlined_at = SourceLine(*self._place())
+            caller = self._place()
+            inlined_at = self.places.get(caller) or SourceLine(*caller)
         directive = Directive("loc", self._text(start + 1, self.index), self.location(start))
-        return directive, SourceLine(*place, function, inlined_at)
+        self.places[place] = SourceLine(*place, function, inlined_at)
+        return directive, self.places[place]
 
     def _place(self) -> tuple[str, int, int]:
         start = self.index

@@ -146,6 +146,7 @@ class _Parser(DeclarationReader):
         parameters = self.parameters()
         directives = self._function_directives()
         self._source = None
+        self.places.clear()
         body = None
         if not self.accept(";"):
             if self.texts[self.index] != "{":

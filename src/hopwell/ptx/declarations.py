@@ -324,8 +324,6 @@ class DeclarationReader(OperandReader):
         items: list[Label | Data] = []
         while not self.accept("}"):
             at = self.location()
-            if self.accept(";"):
-                continue
             if self.kinds[self.index] == WORD and self.texts[self.index + 1] == ":":
                 items.append(Label(self.texts[self.index], at))
                 self.index += 2

@@ -94,8 +94,6 @@ class _Parser(DeclarationReader):
     def _module_statement(self) -> list[ModuleStatement]:
         start = self.index
         text = self.texts[start]
-        if self.accept(";"):
-            return []
         if text == ".file":
             return [self.file()]
         if text == ".section":
@@ -201,12 +199,10 @@ class _Parser(DeclarationReader):
                 statements.append(self._block())
             elif text == "}":
                 break
-            elif text != ";":
-                if kind == END:
-                    self.error("a block does not end", "'}'", opening)
-                self.error("a statement", "an instruction, a label, a directive or a block")
+            elif kind == END:
+                self.error("a block does not end", "'}'", opening)
             else:
-                self.index += 1
+                self.error("a statement", "an instruction, a label, a directive or a block")
         self.index += 1
         self.scopes.pop()
         return Block(tuple(statements), location)

@@ -47,6 +47,11 @@ def _symbol(node: nodes.Symbol) -> str:
     return f"{node.name}+{node.offset}" if node.offset else node.name
 
 
+def _generic(node: nodes.Generic) -> str:
+    symbol = node.symbol
+    return f"generic({symbol.name})" + (f"+{symbol.offset}" if symbol.offset else "")
+
+
 def _address(node: nodes.Address) -> str:
     base = to_text(node.base)
     parts = [f"{base}+{node.offset}" if node.offset else base]
@@ -188,7 +193,7 @@ _TEXT: dict[type, Callable[[Any], str]] = {
     nodes.Label: lambda node: f"{node.name}:",
     nodes.Block: _block,
     nodes.RegisterDeclaration: _registers,
-    nodes.Generic: lambda node: f"generic({to_text(node.symbol)})",
+    nodes.Generic: _generic,
     nodes.Masked: lambda node: f"{node.mask}({to_text(node.value)})",
     nodes.Initializer: lambda node: f"{{{_join(node.elements)}}}",
     nodes.Variable: _variable,

@@ -30,7 +30,7 @@ _PRECEDENCE = {
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "*": lambda a, b: a * b,
     "/": lambda a, b: (a // b) if (a < 0) == (b < 0) else -(-a // b),
-    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+    "%": lambda a, b: a % b,
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "&": lambda a, b: a & b,
@@ -54,11 +54,11 @@ def _wrap(value: int, unsigned: bool) -> Typed:
 
 
 def _apply(operator: str, left: Typed, right: Typed) -> Typed:
-    """One binary operator with C's rules at 64 bits. Raises ZeroDivisionError."""
-    unsigned = left[1] or right[1]
+    """One binary operator at 64 bits: C's rules, but % is unsigned. Raises ZeroDivisionError."""
+    unsigned = left[1] or right[1] or operator == "%"
     if operator in ("<<", ">>"):
-        # The type is the left operand's, and an amount past the width shifts everything out.
-        amount = min(right[0] & _MASK, 64)
+        # The type is the left operand's. Past the width ptxas takes the amount modulo 64.
+        amount = right[0] & 63
         value = left[0] << amount if operator == "<<" else left[0] >> amount
         return _wrap(value, left[1])
     if operator in ("&&", "||"):
@@ -115,15 +115,15 @@ class Cursor:
     # -- constants -------------------------------------------------------------------------
 
     def constant(self) -> Immediate:
-        """An integer expression, or a floating-point literal with its sign."""
+        """An integer expression, or a floating-point literal; decimals may have a sign."""
         start = self.index
         sign = self.texts[start] if self.texts[start] in ("-", "+") else ""
         index = start + len(sign)
         if self.kinds[index] == NUMBER:
-            real = lexer.floating(self.texts[index])
+            real = lexer.floating(sign + self.texts[index])
             if real is not None:
                 self.index = index + 1
-                value, bits, width = lexer.negated(*real) if sign == "-" else real
+                value, bits, width = real
                 return Immediate(value, bits, self.location(start), width)
         return Immediate(self.integer(), None, self.location(start))
 
@@ -138,8 +138,7 @@ class Cursor:
         if_true = self._conditional()
         self.expect(":", "a conditional expression")
         if_false = self._conditional()
-        chosen = if_true if condition[0] else if_false
-        return _wrap(chosen[0], if_true[1] or if_false[1])
+        return if_true if condition[0] else if_false
 
     def _binary(self, lowest: int) -> Typed:
         left = self._unary()
@@ -168,7 +167,7 @@ class Cursor:
             # 2**63 is unsigned for its size alone: its negative is the least signed integer.
             return _wrap(-value, unsigned and value != 1 << 63)
         if operator == "~":
-            return _wrap(~value, unsigned)
+            return _wrap(~value, True)  # unsigned, whatever its operand is
         return (value, unsigned) if operator == "+" else (int(not value), False)
 
     def _parenthesis(self) -> Typed:

@@ -188,13 +188,15 @@ class DeclarationReader(OperandReader):
             self.error("a register", "a type of registers", self.index - 1)
         names: list[tuple[str, int | None]] = []
         while not names or self.accept(","):
+            at = self.index
             name = self.identifier("the name of a register")
             count = None
             if self.accept("<"):
                 count = int(self.take(NUMBER, "a number of registers", "an integer"), 0)
                 self.expect(">", "a number of registers")
             names.append((name, count))
-            self.scopes[-1].declare(name, count)
+            if not self.scopes[-1].declare(name, count):
+                self.error("a register is declared twice", "one declaration in a block", at)
         self.expect(";", "a declaration of registers")
         return RegisterDeclaration(type, tuple(names), location, vector)
 

@@ -22,13 +22,14 @@ _TOKEN = re.compile(
     r"""
     ( (?:[A-Za-z_$][\w$]*|%[\w$]+)(?:(?:\.|::)[\w$]+)* )
   | ( (?: 0[fF][0-9a-fA-F]{8} | 0[dD][0-9a-fA-F]{16} | 0[xX][0-9a-fA-F]+U? | 0[bB][01]+U?
-        | \d+\.\d*(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U? ) (?![\w$.]) )
+        | (?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U? ) (?![\w$.]) )
   | ( \.[A-Za-z_][\w$]*(?:::[\w$]+)* )
-  | ( "(?:[^"\\\n]|\\.)*" )
+  | ( "[^"\n]*" )
   | ( <<|>>|<=|>=|==|!=|&&|\|\||[][{}(),;:@!|+\-*/%&^~<>=?] )
     """,
     re.VERBOSE | re.ASCII,
 )
+_DECIMAL = re.compile(r"[+-]?(?=.*[.eE])[\d.]+(?:[eE][+-]?\d+)?", re.ASCII)
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -115,14 +116,14 @@ def integer(text: str) -> tuple[int, bool]:
 def floating(text: str) -> tuple[float, int, int] | None:
     """Value, encoding and width in bits of a floating-point literal (PTX ISA 4.5.2).
 
-    None where the literal is an integer.
+    None where the literal is none: an integer, or an encoding with a sign.
     """
     prefix = text[:2].lower()
     if prefix == "0f":
         return _decode(int(text[2:], 16), 32)
     if prefix == "0d":
         return _decode(int(text[2:], 16), 64)
-    if prefix not in ("0x", "0b") and not text.rstrip("U").isdigit():
+    if prefix not in ("0x", "0b") and _DECIMAL.fullmatch(text):
         value = float(text)
         return value, int.from_bytes(struct.pack(">d", value), "big"), 64
     return None
@@ -131,8 +132,3 @@ def floating(text: str) -> tuple[float, int, int] | None:
 def _decode(bits: int, width: int) -> tuple[float, int, int]:
     (value,) = struct.unpack(">f" if width == 32 else ">d", bits.to_bytes(width // 8, "big"))
     return (math.nan if math.isnan(value) else value), bits, width
-
-
-def negated(value: float, bits: int, width: int) -> tuple[float, int, int]:
-    """A floating-point literal with its sign changed, as ``floating`` gives it."""
-    return -value, bits ^ (1 << (width - 1)), width

@@ -43,11 +43,15 @@ class Scope:
         self._names: set[str] = set()
         self._counted: dict[str, int] = {}
 
-    def declare(self, name: str, count: int | None) -> None:
+    def declare(self, name: str, count: int | None) -> bool:
+        """False if the scope has that very name already."""
+        if name in (self._names if count is None else self._counted):
+            return False
         if count is None:
             self._names.add(name)
         else:
-            self._counted[name] = max(count, self._counted.get(name, 0))
+            self._counted[name] = count
+        return True
 
     def __contains__(self, name: str) -> bool:
         if name in self._names:

@@ -212,7 +212,17 @@ def write_global(tile: Tile, data: Bytes, buffer: Bytes, offset: int) -> None:
 def reduce_global(
     tile: Tile, data: Bytes, buffer: Bytes, offset: int, operation: str, element: str
 ) -> None:
-    """Reduce a tile's data into global memory, element by element; outside ones are dropped."""
+    """Reduce a tile's data into global memory, element by element; outside ones are dropped.
+
+    Raises :class:`UnsupportedLayout` where a stride of zero names one element several times.
+    """
+    if any(n > 1 and step == 0 for n, step in zip(tile.counts, tile.steps, strict=True)):
+        raise UnsupportedLayout(
+            "reduction through a tensor map",
+            expected="strides other than zero",
+            actual=tile.steps,
+            consequence="An element would be reduced into several times at once.",
+        )
     if tile.row_bytes:
         window = _window(tile, buffer, offset)
         new = np.ascontiguousarray(_elements(tile, data)[tile.inside])

@@ -122,7 +122,7 @@ def mma_form(modifiers: Sequence[str]) -> MmaForm:
         or len(parts) < 5
         or parts[5:] != operation
         or parts[1] != parts[4]
-        or ("row", "col") != tuple(part for part in modifiers if part in ("row", "col"))
+        or tuple(part for part in modifiers if part in ("row", "col")) != ("row", "col")
     ):
         raise _unsupported("mma", "dense m16n8k*.row.col, D and C of one type", modifiers)
     accumulator, a_type, b_type = parts[1:4]

@@ -38,7 +38,7 @@ section 3.3.2, on H800), stored in a float32 whose other bits are zero.
 
 _FRACTION_BITS = {"f32": 23, "f16": 10}
 
-_ACCUMULATORS = {
+_ACCUMULATORS: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "f32": np.dtype(np.float32),
     "s32": np.dtype(np.int32),

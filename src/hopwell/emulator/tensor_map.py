@@ -20,6 +20,7 @@ The other bits (such as L2 promotion) say nothing about which bytes move, and ar
 """
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -145,9 +146,7 @@ def decode(descriptor: bytes) -> TensorMap:
     swizzle = _SWIZZLE[_field(flags, 13, 2)]
     if swizzle == 128 and _ATOM[atom] == 0:
         raise _unsupported("swizzle atom", "16, 32 or 64 bytes", "32 bytes with an 8-byte flip")
-    strides = (
-        (words[3 + d] | _field(words[7], 4 * d, 4) << 32) << 4 for d in range(rank - 1)
-    )
+    strides = ((words[3 + d] | _field(words[7], 4 * d, 4) << 32) << 4 for d in range(rank - 1))
     return TensorMap(
         element=_TYPES[code],
         address=words[0] | words[1] << 32,
@@ -196,76 +195,7 @@ def encode(tensor_map: TensorMap) -> bytes:
 
 def check(tensor_map: TensorMap) -> None:
     """Raise :class:`TensorMapError` for the first rule of ``cuTensorMapEncodeTiled`` broken."""
-    rank = tensor_map.rank
-    unit = 32 if tensor_map.interleave == 32 else 16
-    inner = tensor_map.box[0] * tensor_map.itemsize if tensor_map.box else 0
-    rules: tuple[tuple[str, str, object, bool], ...] = (
-        ("rank", "1 to 5", rank, 1 <= rank <= MAX_RANK),
-        (
-            "lengths of strides, box and element strides",
-            f"{(rank - 1, rank, rank)}",
-            (len(tensor_map.strides), len(tensor_map.box), len(tensor_map.element_strides)),
-            (len(tensor_map.strides), len(tensor_map.box), len(tensor_map.element_strides))
-            == (rank - 1, rank, rank),
-        ),
-        (
-            "rank of an interleaved tensor",
-            "3 to 5",
-            rank,
-            not tensor_map.interleave or rank >= 3,
-        ),
-        (
-            "address",
-            f"a multiple of {unit}",
-            hex(tensor_map.address),
-            tensor_map.address % unit == 0,
-        ),
-        (
-            "extents",
-            "1 to 2**32 each",
-            tensor_map.extents,
-            all(1 <= extent <= 1 << 32 for extent in tensor_map.extents),
-        ),
-        (
-            "strides in bytes",
-            f"multiples of {unit} below 2**40",
-            tensor_map.strides,
-            all(s % unit == 0 and 0 <= s < 1 << 40 for s in tensor_map.strides),
-        ),
-        (
-            "box",
-            "1 to 256 elements each",
-            tensor_map.box,
-            all(1 <= size <= 256 for size in tensor_map.box),
-        ),
-        (
-            "element strides",
-            "1 to 8 each",
-            tensor_map.element_strides,
-            all(1 <= step <= 8 for step in tensor_map.element_strides),
-        ),
-        (
-            "bytes of the box along dimension 0",
-            "a multiple of 16",
-            inner,
-            bool(tensor_map.interleave) or inner % 16 == 0,
-        ),
-        (
-            "bytes of the box along dimension 0",
-            f"at most {tensor_map.swizzle}, the swizzle's span",
-            inner,
-            bool(tensor_map.interleave)
-            or not tensor_map.swizzle
-            or inner <= tensor_map.swizzle,
-        ),
-        (
-            "element type that NaN fills",
-            "a floating-point type",
-            tensor_map.element,
-            not tensor_map.fill_nan or tensor_map.element in FLOATING,
-        ),
-    )
-    for what, expected, actual, holds in rules:
+    for what, expected, actual, holds in (*_shape_rules(tensor_map), *_layout_rules(tensor_map)):
         if not holds:
             raise TensorMapError(
                 f"tensor map: {what}",
@@ -273,6 +203,38 @@ def check(tensor_map: TensorMap) -> None:
                 actual=actual,
                 consequence="The driver refuses to encode it; the copy engine may fault.",
             )
+
+
+# What is ruled, what was expected, what is there, and whether that is right.
+_Rule = tuple[str, str, object, bool]
+
+
+def _shape_rules(m: TensorMap) -> Iterator[_Rule]:
+    lengths = (len(m.strides), len(m.box), len(m.element_strides))
+    expected = (m.rank - 1, m.rank, m.rank)
+    yield "rank", "1 to 5", m.rank, 1 <= m.rank <= MAX_RANK
+    yield "numbers of strides, boxes, element strides", f"{expected}", lengths, lengths == expected
+    yield "extents", "1 to 2**32 each", m.extents, all(1 <= n <= 1 << 32 for n in m.extents)
+    yield "box", "1 to 256 elements each", m.box, all(1 <= n <= 256 for n in m.box)
+    steps = m.element_strides
+    yield "element strides", "1 to 8 each", steps, all(1 <= n <= 8 for n in steps)
+
+
+def _layout_rules(m: TensorMap) -> Iterator[_Rule]:
+    unit = 32 if m.interleave == 32 else 16
+    yield "address", f"a multiple of {unit}", hex(m.address), m.address % unit == 0
+    good = all(s % unit == 0 and 0 <= s < 1 << 40 for s in m.strides)
+    yield "strides in bytes", f"multiples of {unit} below 2**40", m.strides, good
+    if m.interleave:
+        yield "rank of an interleaved tensor", "3 to 5", m.rank, m.rank >= 3
+    else:
+        inner, what = m.box[0] * m.itemsize, "bytes of the box along dimension 0"
+        yield what, "a multiple of 16", inner, inner % 16 == 0
+        limit = f"at most {m.swizzle}, the swizzle's span"
+        yield what, limit, inner, not m.swizzle or inner <= m.swizzle
+    if m.fill_nan:
+        what = "element type that NaN fills"
+        yield what, "a floating-point type", m.element, m.element in FLOATING
 
 
 def validate(tensor_map: TensorMap, address: int, size: int) -> None:

@@ -103,7 +103,7 @@ def form(modifiers: Sequence[str]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A shared-memory matrix descriptor; addresses and offsets in bytes (PTX ISA 9.7.15.5.1.2.2)."""
+    """A shared-memory matrix descriptor, addresses and offsets in bytes: 9.7.15.5.1.2.2."""
 
     start: int
     leading: int

@@ -153,25 +153,34 @@ class Launch:
         return tuple(offset for entry in self.layout for offset in entry.tensor_maps)
 
     @functools.cached_property
-    def pointers(self) -> tuple[Pointer, ...]:
-        """Every address among the parameters that lies in a buffer, tensor maps' included.
+    def words(self) -> tuple[tuple[int, int], ...]:
+        """The 64-bit words of the parameters that may be addresses, each with its offset.
 
-        Of a tensor map only the first word is one: what else looks like it is chance, since the
-        host leaves part of a map uninitialised.
+        Of a tensor map only the first may: the host leaves part of a map uninitialised, and what
+        is there can be the address of anything.
         """
         inside_maps = {
             offset + step
             for offset in self.tensor_maps
             for step in range(ADDRESS_BYTES, TENSOR_MAP_BYTES, ADDRESS_BYTES)
         }
-        words = np.frombuffer(self.parameters[: len(self.parameters) // 8 * 8], "<u8")
-        found = []
-        for index, word in enumerate(words.tolist()):
-            offset = index * ADDRESS_BYTES
-            buffer = None if offset in inside_maps else self.buffer_at(word)
-            if buffer is not None:
-                found.append(Pointer(offset, buffer, word - buffer.address))
-        return tuple(found)
+        whole = len(self.parameters) // ADDRESS_BYTES * ADDRESS_BYTES
+        values = np.frombuffer(self.parameters[:whole], "<u8").tolist()
+        return tuple(
+            (offset, value)
+            for offset, value in zip(range(0, whole, ADDRESS_BYTES), values, strict=True)
+            if offset not in inside_maps
+        )
+
+    @functools.cached_property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """Every address among the parameters that lies in a buffer, tensor maps' included."""
+        found = ((offset, value, self.buffer_at(value)) for offset, value in self.words)
+        return tuple(
+            Pointer(offset, buffer, value - buffer.address)
+            for offset, value, buffer in found
+            if buffer is not None
+        )
 
     def buffer_at(self, address: int) -> Buffer | None:
         """The buffer that holds an address, if one does."""
@@ -237,9 +246,8 @@ class Launch:
             np.savez_compressed(
                 file,
                 header=np.array(json.dumps(header)),
-                ptx=np.array(self.ptx),
+                ptx=np.frombuffer(self.ptx.encode(), np.uint8),
                 parameters=np.frombuffer(self.parameters, np.uint8),
-                allow_pickle=False,
                 **arrays,
             )
 
@@ -263,7 +271,7 @@ class Launch:
                 Buffer(name, aligned_copy(saved[f"buffer{index}"]), written)
                 for index, (name, written) in enumerate(header["buffers"])
             )
-            parameters, ptx = saved["parameters"].tobytes(), str(saved["ptx"])
+            parameters, ptx = saved["parameters"].tobytes(), saved["ptx"].tobytes().decode()
         addresses = [
             (offset, buffers[index].address + displacement)
             for offset, index, displacement in header["pointers"]

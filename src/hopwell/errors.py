@@ -74,6 +74,14 @@ class GradientUnsupported(HopwellError, NotImplementedError):
     """A gradient was asked for through a backend that has no backward."""
 
 
+class TensorMapError(HopwellError, ValueError):
+    """A tensor map breaks a rule of its format, or describes memory outside its buffer."""
+
+
+class UnsupportedLayout(HopwellError, NotImplementedError):
+    """A matrix or tensor layout that the emulator does not model."""
+
+
 class Refusal(NamedTuple):
     """One named predicate of the support table that a problem does not satisfy."""
 

@@ -62,6 +62,10 @@ class LaunchError(HopwellError, RuntimeError):
     """The CUDA runtime refused a launch."""
 
 
+class CaptureError(HopwellError, RuntimeError):
+    """A kernel's launch could not be captured, or is not what its arguments say."""
+
+
 class MeasurementError(HopwellError, RuntimeError):
     """What was about to be measured is wrong, unnamed, or not what the record holds already."""
 

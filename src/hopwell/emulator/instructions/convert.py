@@ -198,6 +198,4 @@ def _pack(m: Modifiers) -> Compute:
     if bits == 16:
         return Compute(pack, ("s32", "s32"), ("b32",))
     m.choice("b32")
-    return Compute(
-        lambda a, b, c: c << np.uint32(16) | pack(a, b), ("s32", "s32", "b32"), ("b32",)
-    )
+    return Compute(lambda a, b, c: c << np.uint32(16) | pack(a, b), ("s32", "s32", "b32"), ("b32",))

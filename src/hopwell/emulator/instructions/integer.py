@@ -89,7 +89,11 @@ def add_pair(m: Modifiers) -> Compute:
     return same(by_halves(np.add, PAIRS[m.type]), m.type, 2)
 
 
-_PRODUCT: Final = {"lo": np.multiply, "hi": integers.multiply_high, "wide": integers.multiply_wide}
+_PRODUCT: Final[dict[str, Callable[..., Array]]] = {
+    "lo": np.multiply,
+    "hi": integers.multiply_high,
+    "wide": integers.multiply_wide,
+}
 
 
 def _part(m: Modifiers) -> str:
@@ -100,9 +104,7 @@ def _part(m: Modifiers) -> str:
 def mul(m: Modifiers) -> Compute:
     """d = the lower (.lo) or upper (.hi) half of a * b, or all of it (.wide)."""
     part = _part(m)
-    return Compute(
-        _PRODUCT[part], (m.type, m.type), (WIDE[m.type] if part == "wide" else m.type,)
-    )
+    return Compute(_PRODUCT[part], (m.type, m.type), (WIDE[m.type] if part == "wide" else m.type,))
 
 
 @typed("mad", INTEGERS)
@@ -116,9 +118,7 @@ def mad(m: Modifiers) -> Compute:
     add_to: Any = np.add
     if part == "hi" and m.type == "s32" and m.flag("sat"):
         add_to = integers.add_saturating
-    return Compute(
-        lambda a, b, c: add_to(multiply(a, b), c), (m.type, m.type, result), (result,)
-    )
+    return Compute(lambda a, b, c: add_to(multiply(a, b), c), (m.type, m.type, result), (result,))
 
 
 @typed("madc", EXTENDED)

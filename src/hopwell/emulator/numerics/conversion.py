@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from hopwell.emulator.numerics.bits import Array
-from hopwell.emulator.numerics.rounding import TO_INTEGER, quantise, to_odd, two_sum
 from hopwell.emulator.numerics.formats import ENCODE, FORMATS
+from hopwell.emulator.numerics.rounding import TO_INTEGER, quantise, to_odd, two_sum
 
 _HALF: Final = 2.0**32
 
@@ -105,5 +105,3 @@ def clamp_finite(result: str) -> Callable[[Array], Array]:
     """``.satfinite``: what is too large, or infinite, becomes the largest finite number."""
     largest = FORMATS[result].largest
     return lambda x: np.clip(x, -largest, largest)
-
-

@@ -1,5 +1,6 @@
 """Rounding of float64 to narrower binary formats, once, in every mode."""
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ def _ties_away(x: Array) -> Array:
     return np.trunc(x + np.copysign(0.5, x))
 
 
-TO_INTEGER: Final = {
+TO_INTEGER: Final[dict[str, Callable[[Array], Array]]] = {
     "rn": np.rint,
     "rz": np.trunc,
     "rm": np.floor,

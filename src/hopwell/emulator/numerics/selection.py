@@ -1,13 +1,13 @@
 """Minimum and maximum with PTX's rules for NaN and signed zeros, sign operations, classes."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from hopwell.emulator.numerics.bits import Array, canonical
 
-INTEGER_OF: Final = {
+INTEGER_OF: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
     np.dtype(np.float16): np.dtype(np.uint16),
     np.dtype(np.float32): np.dtype(np.uint32),
     np.dtype(np.float64): np.dtype(np.uint64),
@@ -43,7 +43,7 @@ def minimum_nan(a: Array, b: Array) -> Array:
     return canonical(_order_zeros(np.minimum(a, b), a, b, np.bitwise_or))
 
 
-SELECT: Final = {
+SELECT: Final[dict[tuple[str, bool], Callable[[Array, Array], Array]]] = {
     ("max", False): maximum,
     ("min", False): minimum,
     ("max", True): maximum_nan,
@@ -56,9 +56,8 @@ def by_magnitude(select: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     """``.xorsign.abs``: of the magnitudes, with the product of the two signs."""
 
     def apply(a: Array, b: Array) -> Array:
-        return canonical(
-            np.copysign(select(np.abs(a), np.abs(b)), np.where(np.signbit(a) ^ np.signbit(b), -1, 1))
-        )
+        sign = np.where(np.signbit(a) ^ np.signbit(b), -1, 1)
+        return canonical(np.copysign(select(np.abs(a), np.abs(b)), sign))
 
     return apply
 

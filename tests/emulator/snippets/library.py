@@ -1,0 +1,21 @@
+"""All snippets, by name."""
+
+from __future__ import annotations
+
+import functools
+
+from tests.emulator.snippets import conversions, floats, integers, memory, warp_wide
+from tests.emulator.snippets.snippet import Snippet
+
+FAMILIES = (integers, floats, conversions, warp_wide, memory)
+
+
+@functools.cache
+def library() -> dict[str, Snippet]:
+    """Every snippet by its name, in the order of the families."""
+    found: dict[str, Snippet] = {}
+    for family in FAMILIES:
+        for snippet in family.snippets():
+            assert snippet.name not in found, snippet.name
+            found[snippet.name] = snippet
+    return found

@@ -34,6 +34,7 @@ class Copy:
     bytes: int = 0
     issued_phase: int = 0
     destination: "Cta | None" = None
+    lane: int = 0
     fetched: bool = False
     landed: bool = False
     data: Any = None

@@ -10,6 +10,7 @@ import numpy as np
 from hopwell.emulator.asynchronous import Copy
 from hopwell.emulator.conditions import Blocked, Retired, Yield
 from hopwell.emulator.hazards.clocks import Clock
+from hopwell.emulator.lanes import lanes_of
 from hopwell.emulator.layout import (
     CONSTANT_WINDOW,
     GLOBAL_WINDOW,
@@ -20,6 +21,7 @@ from hopwell.emulator.layout import (
 from hopwell.emulator.mbarrier import Mbarrier
 from hopwell.emulator.memory import AddressSpace, Memory, shared_memory
 from hopwell.emulator.named_barrier import NamedBarrier
+from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Policy
 from hopwell.emulator.program import Program
 from hopwell.emulator.warp import NOWHERE, Fragment, Warp
@@ -74,7 +76,8 @@ class Cta:
         threads = int(np.prod(machine.launch.block))
         for warp in range(-(-threads // 32)):
             name = f"CTA ({','.join(map(str, index))}) warp {warp}"
-            agent = machine.checker.new_warp(name, cta=index, warp_index=warp)
+            exists = lanes_of((1 << min(32, threads - 32 * warp)) - 1)
+            agent = machine.checker.new_warp(name, index, warp, exists, cluster.index)
             self.warps.append(Warp(self, warp, agent))
         warps = len(self.warps)
         self.free_registers = REGISTER_FILE - warps * 32 * machine.launch_registers
@@ -117,6 +120,7 @@ class Machine:
         *,
         limit: int = 20_000_000,
         resident: int = 132,
+        names: Names | None = None,
         recorder: Any = None,
     ) -> None:
         self.program = program
@@ -126,6 +130,7 @@ class Machine:
         self.limit = limit
         self.resident = resident
         self.recorder = recorder
+        self.names = names or Names()
         self.version = 0
         self.executed = 0
         self.copies_done = 0
@@ -133,7 +138,8 @@ class Machine:
         self.blocked: list[Fragment] = []
         self.in_flight: list[Copy] = []
         self.clusters: list[Cluster] = []
-        self.mbarriers: dict[tuple[int, int], Mbarrier] = {}
+        self.tensor_maps: dict[bytes, Any] = {}
+        self.deadlock: Any = None
         self.stuck: list[Fragment] = []
         self.launch_registers = registers_at_launch(program, launch)
         self.globals = AddressSpace()
@@ -253,8 +259,11 @@ class Machine:
         if self._start_clusters():
             return True
         if self.runnable or self.blocked:
-            self.checker.deadlock(self)
+            self.deadlock = self._explain()
         return False
+
+    def _explain(self) -> Any:
+        return [(f.warp.name, f.waiting, f.pc) for f in self.blocked + self.runnable]
 
     def _state(self, fragment: Fragment) -> tuple[Any, ...]:
         banks = fragment.warp.banks.values()
@@ -389,7 +398,6 @@ class Machine:
     def exited(self, warp: Warp) -> None:
         """A warp's last lane has exited."""
         self.version += 1
-        self.checker.exit(warp.agent)
         warp.release()
 
     def cta_done(self, cta: Cta) -> None:

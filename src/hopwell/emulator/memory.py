@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from hopwell.emulator.lanes import Lanes, lanes_of
 
 if TYPE_CHECKING:
-    from hopwell.emulator.hazards import Region
+    from hopwell.emulator.hazards.shadow import Region
+    from hopwell.emulator.mbarrier import Mbarrier
 
 POISON = 0xCB
 """What memory that nothing has written holds: as bf16 or f32 a large negative number."""
@@ -28,6 +29,7 @@ class Memory:
         data: uint8 (size,).
         region: the checker's record of the range.
         rank: for shared memory, the CTA's rank in its cluster.
+        barriers: the mbarrier objects in it, by offset.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Memory:
     data: NDArray[np.uint8]
     region: "Region | None" = None
     rank: int = 0
+    barriers: dict[int, "Mbarrier"] = field(default_factory=dict)
     _views: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import hopwell.emulator.instructions  # noqa: F401  registers every instruction
 from hopwell.emulator.control_flow import ControlFlow, possibly_undefined
 from hopwell.emulator.decode import DecodedOp, Slot, Slots, Step, bank_of, decode
+from hopwell.emulator.guards import guarded_registers
 from hopwell.emulator.layout import PARAMETER_WINDOW, SHARED_BASE, Place, layout_of_module
 from hopwell.errors import HopwellError
 from hopwell.ptx import nodes
@@ -57,6 +58,11 @@ class Program:
     def name(self) -> str:
         """The entry's name."""
         return self.function.name
+
+    def names_of(self, slots: Iterable[Slot]) -> str:
+        """The PTX names of registers, a few of them."""
+        names = sorted(self.register_names.get(slot, "?") for slot in slots)
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
     def directive(self, name: str) -> tuple[int, ...] | None:
         """A directive's integers, e.g. ``reqntid``; None where it is not given."""
@@ -253,6 +259,8 @@ def _link(program: Program, targets: Mapping[int, tuple[str, _Scope]]) -> None:
     for pc in targets:
         program.ops[pc].reconverge = program.control.reconvergence(pc)
     program.suspects = possibly_undefined(program.ops, program.control)
+    for op in program.ops:
+        program.steps[op.pc] = guarded_registers(program, op, program.steps[op.pc])
 
 
 def shared_base(program: Program) -> int:

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from hopwell.emulator.conditions import Blocked, Condition, LanesMeet, Retired
 from hopwell.emulator.decode import BANKS, VIEWS, DecodedOp, Slot, bank_of
+from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.lanes import EMPTY, Lanes, lanes_of
 from hopwell.emulator.special import special_value
 from hopwell.emulator.types import TYPES
 
 if TYPE_CHECKING:
     from hopwell.emulator.machine import Cta
-    from hopwell.emulator.wgmma import WgmmaState
+    from hopwell.emulator.instructions.wgmma import WgmmaState
 
 NOWHERE = -2
 """A reconvergence position that no fragment reaches."""
@@ -153,6 +154,16 @@ class Warp:
         """Give the registers back: the warp has exited."""
         self.views, self.banks, self.local = [], {}, None
 
+    def learn(self, lane: int, kind: str, time: int) -> None:
+        """One lane knows that its asynchronous groups of a kind are complete up to ``time``."""
+        column = self.checker.column(kind, (self.agent, lane))
+        self.checker.acquire(self.agent, lanes_of(1 << lane), Clock.single(column, time))
+
+    def learn_all(self, kind: str, key: object, time: int) -> None:
+        """All lanes know that a column has reached ``time``."""
+        column = self.checker.column(kind, key)
+        self.checker.acquire(self.agent, lanes_of(self.live), Clock.single(column, time))
+
     def dynamic(self, name: str) -> int:
         """The value of a special register that changes, such as %clock64."""
         cycles = self.machine.executed + self.executed
@@ -198,6 +209,7 @@ class Warp:
     def leave(self, fragment: Fragment, lanes: Lanes) -> None:
         """``lanes`` of ``fragment`` exit; raises Retired when none of it goes on."""
         self.live &= ~lanes.bits
+        self.checker.exit(self.agent, lanes)
         rest = fragment.lanes.bits & ~lanes.bits
         join = fragment.join
         above = join

@@ -94,12 +94,6 @@ def _arrive(
             expected="a positive multiple of 32, and a barrier below 16", actual=threads,
         )  # fmt: skip
         threads = max(32, threads + -threads % 32)
-    if any(w is warp for w, _, _ in named.warps):
-        checker.report(
-            "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
-            arrived="twice in one round",
-            others=", ".join(w.name for w, _, _ in named.warps),
-        )  # fmt: skip
     # Every lane of the warp is there: a release of all that all lanes did.
     checker.warp_sync(warp.agent, lanes)
     clock = checker.release(warp.agent, lanes)
@@ -196,13 +190,17 @@ def find_mbarrier(
     """The mbarrier object at an offset of a CTA's shared memory, or None with a report."""
     if memory is None:
         return None
-    found = warp.machine.mbarriers.get((memory.base, offset))
+    found = memory.barriers.get(offset)
     if found is None:
         warp.checker.report(
-            "uninitialised-barrier", warp.agent, lanes, warp.op, offset=offset
-        )
+            "uninitialised-barrier", warp.agent, lanes, warp.op,
+            barrier=warp.cta.barrier_name(memory, offset),
+        )  # fmt: skip
         return None
-    warp.checker.uses_barrier(warp.agent, lanes, warp.op, found.column, asynchronous=asynchronous)
+    if not asynchronous and memory.region is not None:
+        warp.checker.mbarrier_use(
+            warp.agent, lanes, warp.op, memory.region, np.array([offset], np.int64)
+        )
     return found
 
 
@@ -234,14 +232,13 @@ def mbarrier_init(node: Instruction, bind: Binder) -> Execute:
                 continue
             for lane, offset in zip(part.index.tolist(), offsets.tolist(), strict=True):
                 expected = int(count(warp)[lane])
-                column = warp.checker.column("mbarrier", (memory.base, offset))
                 name = warp.cta.barrier_name(memory, offset)
-                machine.mbarriers[memory.base, offset] = Mbarrier(
+                column = warp.checker.column("mbarrier", (id(memory), offset), name)
+                memory.barriers[offset] = Mbarrier(
                     memory, offset, name, column, expected, expected
                 )
-                warp.checker.initialises_barrier(
-                    warp.agent, lanes_of(1 << lane), op, memory.region, offset, column, name
-                )
+            if memory.region is not None:
+                warp.checker.mbarrier_init(warp.agent, part, op, memory.region, offsets)
             machine.version += 1
 
     return execute
@@ -255,7 +252,7 @@ def mbarrier_inval(node: Instruction, bind: Binder) -> Execute:
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         for mbarrier, _ in _each_barrier(warp, space, address(warp), lanes):
-            del warp.machine.mbarriers[mbarrier.memory.base, mbarrier.offset]
+            del mbarrier.memory.barriers[mbarrier.offset]
 
     return execute
 
@@ -382,7 +379,7 @@ def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
                 result[who.index] = True
                 if mbarrier.completed is not None and not relaxed:
                     checker.acquire(warp.agent, who, mbarrier.completed)
-                checker.waited(warp.agent, who, op, mbarrier.column, awaited + 1)
+                checker.waited(warp.agent, who, mbarrier.column, awaited + 1)
                 if warp.machine.recorder is not None:
                     warp.machine.recorder.wait(warp, mbarrier, awaited)
         fragment.timed_out = False

@@ -154,13 +154,17 @@ def _vector(node: Instruction) -> int:
     return next((int(m[1:]) for m in node.modifiers if m in ("v2", "v4", "v8")), 1)
 
 
-def _ordering(node: Instruction) -> tuple[str, str]:
-    """Semantics and scope of a memory access; weak where it names none."""
-    semantics = next((m for m in node.modifiers if m in _STRONG), "weak")
-    if semantics in ("volatile", "mmio"):
-        semantics = "relaxed"
-    default = "sys" if semantics == "relaxed" else "gpu"
-    return semantics, next((m for m in node.modifiers if m in _SCOPES), default)
+def _ordering(node: Instruction) -> tuple[bool, str, str]:
+    """Whether an access is strong (8.7 and 8.4: it may synchronise), its semantics and scope.
+
+    A volatile access counts as a relaxed one of system scope; atomics name no scope for .gpu.
+    """
+    semantics = next((m for m in node.modifiers if m in _STRONG), None)
+    volatile = semantics in ("volatile", "mmio")
+    scope = next((m for m in node.modifiers if m in _SCOPES), "sys" if volatile else "gpu")
+    if semantics is None or volatile:
+        return volatile, "relaxed", scope
+    return True, semantics, scope
 
 
 @effect("ld", "ldu")
@@ -176,7 +180,7 @@ def ld(node: Instruction, bind: Binder) -> Execute:
         return _local_load(bind, kind, setters, address)
     size, count, op = kind.bytes, len(targets), bind.op
     total = size * count
-    semantics, scope = _ordering(node)
+    strong, semantics, scope = _ordering(node)
     unsigned, dtype = np.dtype(f"u{size}") if size <= 8 else kind.dtype, kind.dtype
     if size == 16:
         raise bind.fail("128-bit scalars are not modelled")
@@ -188,7 +192,7 @@ def ld(node: Instruction, bind: Binder) -> Execute:
                 if memory.region is not None:
                     warp.checker.read(
                         warp.agent, part, op, memory.region, offsets, total,
-                        semantics=semantics, scope=scope,
+                        strong, semantics, scope,
                     )  # fmt: skip
                 for i in range(count):
                     values[i, part.index] = memory.gather(offsets + i * size, size)
@@ -228,7 +232,7 @@ def st(node: Instruction, bind: Binder) -> Execute:
     address = bind.address(node.operands[0])
     size, count, op = kind.bytes, len(sources), bind.op
     total = size * count
-    semantics, scope = _ordering(node)
+    strong, semantics, scope = _ordering(node)
     if size == 16:
         raise bind.fail("128-bit scalars are not modelled")
 
@@ -247,7 +251,7 @@ def st(node: Instruction, bind: Binder) -> Execute:
             if memory.region is not None:
                 warp.checker.write(
                     warp.agent, part, op, memory.region, offsets, total,
-                    semantics=semantics, scope=scope,
+                    strong, semantics, scope,
                 )  # fmt: skip
             for i, get in enumerate(getters):
                 memory.scatter(offsets + i * size, get(warp)[part.index], size)
@@ -290,8 +294,7 @@ def atomic(node: Instruction, bind: Binder) -> Execute:
     combine = _combiner(name, kind)
     size, op = kind.bytes, bind.op
     total = size * len(setters)
-    semantics, scope = _ordering(node)
-    semantics = "relaxed" if semantics == "weak" else semantics
+    _, semantics, scope = _ordering(node)
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         for memory, part, offsets in locate(warp, space, address(warp), lanes, total):

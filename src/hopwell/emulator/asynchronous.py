@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hopwell.emulator.lanes import FULL, Lanes
+
 if TYPE_CHECKING:
     from hopwell.emulator.decode import DecodedOp
     from hopwell.emulator.machine import Cta
@@ -34,7 +36,7 @@ class Copy:
     bytes: int = 0
     issued_phase: int = 0
     destination: "Cta | None" = None
-    lane: int = 0
+    lanes: Lanes = FULL
     fetched: bool = False
     landed: bool = False
     data: Any = None

@@ -359,7 +359,7 @@ class Machine:
             self.checker.report(
                 "peer-cta-gone",
                 copy.warp.agent,
-                copy.warp.fragment.lanes,
+                copy.lanes,
                 copy.op,
                 destination=str(copy.destination.index),
             )
@@ -375,7 +375,7 @@ class Machine:
             self.checker.report(
                 "expected-bytes-too-few",
                 copy.warp.agent,
-                copy.warp.fragment.lanes,
+                copy.lanes,
                 copy.op,
                 barrier=barrier.name,
                 phase=copy.issued_phase,
@@ -402,22 +402,10 @@ class Machine:
 
     def cta_done(self, cta: Cta) -> None:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
-        for barrier in cta.named.values():
-            if barrier.arrived:
-                warp, _, op = barrier.warps[-1]
-                self.checker.report(
-                    "dangling-arrival",
-                    warp.agent,
-                    warp.fragment.lanes,
-                    op,
-                    barrier=f"named barrier {barrier.index}",
-                    arrived=barrier.arrived,
-                    expected=barrier.threads,
-                )
         for copy in [c for c in self.in_flight if c.warp.cta is cta]:
             if copy.kind.endswith("store") and not copy.fetched:
                 self.checker.report(
-                    "dangling-copy", copy.warp.agent, copy.warp.fragment.lanes, copy.op
+                    "dangling-copy", copy.warp.agent, copy.lanes, copy.op
                 )
         self._resident -= 1
         self._start_clusters()

@@ -67,9 +67,25 @@ class _Completion:
         return find_mbarrier(warp, lanes, *place, asynchronous=True), place[1]
 
 
+def _alike(lanes: Lanes, *operands: NDArray[Any]) -> list[Lanes]:
+    """Active lanes in sets whose operands are equal.
+
+    Bulk copies take their operands from uniform registers: ptxas emits one copy for lanes that
+    agree, not one for each (UTMASTG and UTMALDG in SASS, without a loop over lanes). It belongs
+    to all of these lanes: any of them may commit it and wait for it.
+    """
+    if lanes.count == 1:
+        return [lanes]
+    sets: dict[tuple[Any, ...], int] = {}
+    for lane in lanes.index.tolist():
+        key = tuple(operand[lane].item() for operand in operands)
+        sets[key] = sets.get(key, 0) | 1 << lane
+    return [lanes_of(bits) for bits in sets.values()]
+
+
 def _start(
     warp: "Warp",
-    lane: int,
+    lanes: Lanes,
     bind: Binder,
     kind: str,
     description: str,
@@ -83,7 +99,7 @@ def _start(
     destination: "Cta | None" = None,
 ) -> None:
     """Tell the checker what an engine is about to touch, and let it go."""
-    checker, lanes = warp.checker, lanes_of(1 << lane)
+    checker = warp.checker
     column = None if barrier is None else barrier.column
     handle = checker.issue(warp.agent, lanes, bind.op, kind, description, column)
     for memory, starts, length in reads:
@@ -94,9 +110,9 @@ def _start(
             checker.engine_write(handle, memory.region, starts, length)
     copy = Copy(
         warp, bind.op, kind, handle, fetch, store,
-        barrier=barrier, bytes=size, destination=destination, lane=lane,
+        barrier=barrier, bytes=size, destination=destination, lanes=lanes,
     )  # fmt: skip
-    if barrier is None:
+    for lane in lanes.index.tolist() if barrier is None else ():
         groups = _groups(warp, lane)
         groups.open.append(copy)
         time = groups.committed + 1
@@ -133,7 +149,8 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
         element = node.modifiers[-2]
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        for lane in lanes.index.tolist():
+        for alike in _alike(lanes, target(warp), origin(warp), size(warp)):
+            lane = alike.first
             count = int(size(warp)[lane])
             where, origin_address = int(target(warp)[lane]), int(origin(warp)[lane])
             if count % 16 or where % 16 or origin_address % 16:
@@ -152,7 +169,7 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
             for end, signalled, cta in _destinations(
                 warp, lane, to, where, count, barrier, barrier_offset, chosen
             ):
-                _bulk(warp, lane, bind, to, begin, end, count, signalled, cta, operation, element)
+                _bulk(warp, alike, bind, to, begin, end, count, signalled, cta, operation, element)
 
     return execute
 
@@ -188,7 +205,7 @@ def _destinations(
 
 def _bulk(
     warp: "Warp",
-    lane: int,
+    lanes: Lanes,
     bind: Binder,
     to: str,
     begin: tuple[Memory, int],
@@ -217,7 +234,7 @@ def _bulk(
 
     kind = "tma-reduce" if operation else "tma-store" if to == "global" else "bulk-copy"
     _start(
-        warp, lane, bind, kind, f"bulk copy of {count} bytes", fetch, store,
+        warp, lanes, bind, kind, f"bulk copy of {count} bytes", fetch, store,
         [(source, *_rows(first, count))], [(target, *_rows(place, count))],
         barrier=barrier, size=count, destination=cta,
     )  # fmt: skip
@@ -253,13 +270,15 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
     mask = bind.read(operands[3], "b16") if multicast else None
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        for lane in lanes.index.tolist():
+        boxes = [get(warp) for get in coordinates]
+        for alike in _alike(lanes, shared(warp), described(warp), *boxes):
+            lane = alike.first
             where = int(shared(warp)[lane])
             found = _map_at(warp, lane, int(described(warp)[lane]))
             if found is None:
                 continue
             tensor, memory = found
-            at = [int(get(warp)[lane]) for get in coordinates]
+            at = [int(box[lane]) for box in boxes]
             tile = copy_layout.tile(tensor, at)
             if where % copy_layout.SHARED_ALIGNMENT:
                 warp.checker.report(
@@ -273,9 +292,9 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                 for end, signalled, cta in _destinations(
                     warp, lane, "shared", where, tile.bytes, barrier, offset, chosen
                 ):
-                    _tensor_load(warp, lane, bind, tensor, memory, tile, at, end, signalled, cta)
+                    _tensor_load(warp, alike, bind, tensor, memory, tile, at, end, signalled, cta)
             else:
-                _tensor_store(warp, lane, bind, tensor, memory, tile, at, where, operation)
+                _tensor_store(warp, alike, bind, tensor, memory, tile, at, where, operation)
 
     return execute
 
@@ -304,7 +323,7 @@ def _map_at(warp: "Warp", lane: int, address: int) -> tuple[Any, Memory] | None:
 
 def _tensor_load(
     warp: "Warp",
-    lane: int,
+    lanes: Lanes,
     bind: Binder,
     tensor: Any,
     memory: Memory,
@@ -319,7 +338,7 @@ def _tensor_load(
     if barrier is None:
         return
     _start(
-        warp, lane, bind, "tma-load", f"tensor load of {tile.bytes} bytes at {tuple(at)}",
+        warp, lanes, bind, "tma-load", f"tensor load of {tile.bytes} bytes at {tuple(at)}",
         lambda: copy_layout.read_global(tile, memory.data, origin),
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
@@ -330,7 +349,7 @@ def _tensor_load(
 
 def _tensor_store(
     warp: "Warp",
-    lane: int,
+    lanes: Lanes,
     bind: Binder,
     tensor: Any,
     memory: Memory,
@@ -339,7 +358,7 @@ def _tensor_store(
     where: int,
     operation: str | None,
 ) -> None:
-    begin = _one(warp, "shared", where, tile.bytes, lane)
+    begin = _one(warp, "shared", where, tile.bytes, lanes.first)
     if begin is None:
         return
     source, place = begin
@@ -353,7 +372,7 @@ def _tensor_store(
 
     kind = "tma-reduce" if operation else "tma-store"
     _start(
-        warp, lane, bind, kind, f"tensor store of {tile.bytes} bytes at {tuple(at)}",
+        warp, lanes, bind, kind, f"tensor store of {tile.bytes} bytes at {tuple(at)}",
         lambda: copy_layout.read_shared(tile, source.data, place), store,
         [(source, *_rows(place, tile.bytes))],
         [(memory, tile.rows + origin, tile.row_bytes)],
@@ -487,7 +506,7 @@ def _copy_lanes(
         for (_, _, offset, n), piece in zip(sources, data, strict=True):
             target.data[offset : offset + n] = piece
 
-    copy = Copy(warp, bind.op, "cp.async", handle, fetch, store, lane=lanes.first)
+    copy = Copy(warp, bind.op, "cp.async", handle, fetch, store, lanes=lanes)
     for lane in lanes.index.tolist():
         groups = warp.copies.setdefault(lane, BulkGroups())
         groups.open.append(copy)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hopwell.emulator.capture import stand_ins
-from hopwell.emulator.capture.launch import Launch, short_name
+from hopwell.emulator.capture.launch import Launch
 from hopwell.emulator.capture.memory import extents_of
+from hopwell.emulator.capture.parameters import short_name
 from hopwell.emulator.capture.shim import Failures, NativeLaunch, library, receiving
 from hopwell.errors import CaptureError
 

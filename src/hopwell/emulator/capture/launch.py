@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopwell.emulator import tensor_map
+from hopwell.emulator.capture.parameters import (
+    Parameter,
+    argument_bytes,
+    pack_parameters,
+    parameter_bytes,
+    parameters_of,
+    short_name,
+)
 from hopwell.emulator.tensor_map import TensorMap
 from hopwell.errors import CaptureError, TensorMapError
 
 Triple = tuple[int, int, int]
 
-#: CUDA driver API, "Tensor Map Object Management": the alignment of a CUtensorMap.
-TENSOR_MAP_ALIGNMENT = 64
 ADDRESS_BYTES = 8
 #: Along a dimension of this many elements or more no tensor ends. Ragged tensors have such
 #: dimensions, whose coordinates reach each sequence from the end.
@@ -73,26 +78,6 @@ class Buffer:
 
     def __contains__(self, address: int) -> bool:
         return self.address <= address < self.address + self.size
-
-
-class Parameter(NamedTuple):
-    """One parameter of an entry function: bytes from the start of the parameter space.
-
-    ``type`` is PTX's: "u64", "f32", "b8" for a structure.
-    """
-
-    name: str
-    type: str
-    offset: int
-    size: int
-    alignment: int
-
-    @property
-    def tensor_maps(self) -> range:
-        """Offsets of the tensor maps that a parameter of this size and alignment holds."""
-        if self.alignment < TENSOR_MAP_ALIGNMENT or self.size % tensor_map.BYTES:
-            return range(0)
-        return range(self.offset, self.offset + self.size, tensor_map.BYTES)
 
 
 class Pointer(NamedTuple):
@@ -204,7 +189,9 @@ class Launch:
             for name, value in zip(names, arguments, strict=True)
             if isinstance(value, np.ndarray)
         )
-        values = [_argument(entry, value) for entry, value in zip(layout, arguments, strict=True)]
+        values = [
+            argument_bytes(entry, value) for entry, value in zip(layout, arguments, strict=True)
+        ]
         parameters = pack_parameters(layout, values)
         return cls(ptx, kernel, grid, block, parameters=parameters, buffers=buffers, **options)
 
@@ -442,92 +429,3 @@ def _bounded_span(described: TensorMap) -> int:
         for extent, step in zip(described.extents, steps, strict=True)
         if extent < ENDLESS
     )
-
-
-# -- parameters ----------------------------------------------------------------------------
-
-_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.([a-z]+)(\d+)\s+"
-    r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\d+)\])?"
-)
-
-
-@functools.lru_cache(maxsize=64)
-def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
-    """The parameters of an entry function, laid out as PTX has it: each at its alignment.
-
-    Raises:
-        CaptureError: the module has no such entry function.
-    """
-    entries = {match[1]: match[2] or "" for match in _ENTRY.finditer(ptx)}
-    if kernel not in entries:
-        raise CaptureError(
-            "kernel of a launch",
-            expected=f"an entry function of the PTX: {', '.join(map(short_name, entries))}",
-            actual=short_name(kernel),
-            consequence="The launch cannot be run.",
-        )
-    found: list[Parameter] = []
-    for align, kind, bits, name, count in _PARAMETER.findall(entries[kernel]):
-        element = int(bits) // 8
-        alignment = int(align or element)
-        offset = -(-parameter_bytes(found) // alignment) * alignment
-        found.append(Parameter(name, f"{kind}{bits}", offset, element * int(count or 1), alignment))
-    return tuple(found)
-
-
-def parameter_bytes(layout: Sequence[Parameter]) -> int:
-    """The size of a parameter space."""
-    return layout[-1].offset + layout[-1].size if layout else 0
-
-
-def pack_parameters(layout: Sequence[Parameter], values: Sequence[bytes]) -> bytes:
-    """The parameter space that holds these values, one for each parameter.
-
-    Raises:
-        CaptureError: their number or a size differs.
-    """
-    sizes, expected = [len(value) for value in values], [entry.size for entry in layout]
-    if sizes != expected:
-        raise CaptureError(
-            "values of a launch's parameters",
-            expected=f"sizes {expected}",
-            actual=f"sizes {sizes}",
-            consequence="The launch cannot be run.",
-        )
-    space = bytearray(parameter_bytes(layout))
-    for entry, value in zip(layout, values, strict=True):
-        space[entry.offset : entry.offset + entry.size] = value
-    return bytes(space)
-
-
-_FLOATS = {2: "<f2", 4: "<f4", 8: "<f8"}
-
-
-def _argument(entry: Parameter, value: Any) -> bytes:
-    """The bytes of one argument as its parameter has them."""
-    try:
-        if isinstance(value, bytes):
-            return value
-        if isinstance(value, np.ndarray):
-            return int(value.ctypes.data).to_bytes(entry.size, "little")
-        if isinstance(value, TensorMap):
-            return tensor_map.encode(value)
-        if isinstance(value, np.generic):
-            return value.tobytes()
-        if isinstance(value, float) or entry.type[0] == "f":
-            return np.array(value, _FLOATS[entry.size]).tobytes()
-        return int(value).to_bytes(entry.size, "little", signed=value < 0)
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise CaptureError(
-            f"argument for parameter {entry.name}",
-            expected=f"a value of {entry.size} bytes, type {entry.type}",
-            actual=f"{value!r} ({error})",
-            consequence="The launch cannot be run.",
-        ) from error
-
-
-def short_name(kernel: str, limit: int = 60) -> str:
-    """A kernel's name for messages: mangled names can be hundreds of characters long."""
-    return kernel if len(kernel) <= limit else f"{kernel[: limit - 3]}..."

@@ -18,8 +18,9 @@ from typing import Any
 
 from hopwell.emulator.capture.cubin import image_at, registers_of
 from hopwell.emulator.capture.device import HOPPER
-from hopwell.emulator.capture.launch import Launch, pack_parameters, parameters_of, short_name
+from hopwell.emulator.capture.launch import Launch
 from hopwell.emulator.capture.memory import Extent, with_memory
+from hopwell.emulator.capture.parameters import pack_parameters, parameters_of, short_name
 from hopwell.errors import CaptureError
 
 _SOURCE = Path(__file__).with_name("shim.c")

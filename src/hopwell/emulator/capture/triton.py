@@ -15,8 +15,9 @@ from hopwell.emulator import tensor_map
 from hopwell.emulator.capture import stand_ins
 from hopwell.emulator.capture.cubin import registers_of
 from hopwell.emulator.capture.device import HOPPER
-from hopwell.emulator.capture.launch import Launch, pack_parameters, parameters_of, short_name
+from hopwell.emulator.capture.launch import Launch
 from hopwell.emulator.capture.memory import Extent, extents_of, with_memory
+from hopwell.emulator.capture.parameters import pack_parameters, parameters_of, short_name
 from hopwell.errors import CaptureError
 
 OnLaunch = Callable[[Launch], object]

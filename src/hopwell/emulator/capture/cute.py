@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import runpy
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from hopwell.emulator.capture import stand_ins
-from hopwell.emulator.capture.cubin import registers_of
-from hopwell.emulator.capture.launch import (
-    Launch,
-    pack_parameters,
-    parameters_of,
-    short_name,
-)
-from hopwell.emulator.capture.memory import Extent, extents_of, with_memory
+from hopwell.emulator.capture.launch import Launch
+from hopwell.emulator.capture.memory import extents_of
+from hopwell.emulator.capture.parameters import short_name
 from hopwell.emulator.capture.shim import Failures, NativeLaunch, library, receiving
 from hopwell.errors import CaptureError
 
@@ -47,7 +40,8 @@ def capture(on_launch: OnLaunch | None = None) -> Iterator[list[Launch]]:
     given = threading.local()
 
     def receive(native: NativeLaunch) -> None:
-        launch = _launch(native, modules, getattr(given, "extents", []))
+        ptx = modules.find(native.image, native.kernel)
+        launch = native.described(ptx, getattr(given, "extents", []))
         launches.append(launch)
         if on_launch is not None:
             on_launch(launch)
@@ -60,23 +54,6 @@ def capture(on_launch: OnLaunch | None = None) -> Iterator[list[Launch]]:
         for owner, name, hook in _hooks(modules, given, failures):
             stack.enter_context(stand_ins.replaced(owner, name, hook))
         yield launches
-
-
-def run_script(path: str | Path, argv: Sequence[str], on_launch: OnLaunch | None) -> list[Launch]:
-    """Run a Python program as ``python path argv...`` would, and receive its launches.
-
-    Raises:
-        CaptureError: see :func:`capture`. What the program raises passes through.
-    """
-    before, sys.argv = sys.argv, [str(path), *argv]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
-        with capture(on_launch) as launches:
-            runpy.run_path(str(path), run_name="__main__")
-    finally:
-        sys.argv = before
-        sys.path.pop(0)
-    return launches
 
 
 class _Modules:
@@ -132,8 +109,15 @@ def _hooks(
 
     def before_implicit_call(original: Any) -> Any:
         def generate_mlir(
-            self: Any, body: Any, name: Any, attrs: Any, args: Any, kwargs: Any, sig: Any,
-            *rest: Any, **options: Any,
+            self: Any,
+            body: Any,
+            name: Any,
+            attrs: Any,
+            args: Any,
+            kwargs: Any,
+            sig: Any,
+            *rest: Any,
+            **options: Any,
         ) -> Any:
             remember(sig, args, kwargs)
             return original(self, body, name, attrs, args, kwargs, sig, *rest, **options)
@@ -168,21 +152,3 @@ def _hooks(
         (tvm_ffi_provider.TVMFFIJitCompiledFunctionWithKwargs, "__call__", around_call),
     ):
         yield owner, name, hook(stand_ins.required(owner, name))
-
-
-def _launch(native: NativeLaunch, modules: _Modules, extents: Sequence[Extent]) -> Launch:
-    ptx = modules.find(native.image, native.kernel)
-    layout = parameters_of(ptx, native.kernel)
-    values = [native.argument(index, entry.size) for index, entry in enumerate(layout)]
-    launch = Launch(
-        ptx=ptx,
-        kernel=native.kernel,
-        grid=native.grid,
-        block=native.block,
-        cluster=native.cluster,
-        shared_bytes=native.shared_bytes,
-        parameters=pack_parameters(layout, values),
-        registers=registers_of(native.image, native.kernel),
-        filename=f"{short_name(native.kernel)}.ptx",
-    )
-    return with_memory(launch, extents)

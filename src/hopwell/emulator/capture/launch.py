@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,14 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hopwell.errors import CaptureError
+from hopwell.emulator import tensor_map
+from hopwell.emulator.capture.parameters import (
+    Parameter,
+    argument_bytes,
+    pack_parameters,
+    parameter_bytes,
+    parameters_of,
+    short_name,
+)
+from hopwell.emulator.tensor_map import TensorMap
+from hopwell.errors import CaptureError, TensorMapError
 
 Triple = tuple[int, int, int]
 
-#: CUDA's CUtensorMap: 128 bytes, 64-byte aligned (CUDA driver API, "Tensor Map Object Management").
-TENSOR_MAP_BYTES = 128
-TENSOR_MAP_ALIGNMENT = 64
 ADDRESS_BYTES = 8
+#: Along a dimension of this many elements or more no tensor ends. Ragged tensors have such
+#: dimensions, whose coordinates reach each sequence from the end.
+ENDLESS = 1 << 30
 _FORMAT = 1
 
 
@@ -54,7 +63,7 @@ class Buffer:
     @classmethod
     def at(cls, name: str, address: int, size: int, owner: object = None) -> Buffer:
         """``size`` bytes of this process's memory, which ``owner`` keeps alive."""
-        memory = (ctypes.c_uint8 * size).from_address(address) if size else b""
+        memory: Any = (ctypes.c_uint8 * size).from_address(address)
         return cls(name, np.frombuffer(memory, np.uint8), owner=owner)
 
     @property
@@ -71,28 +80,24 @@ class Buffer:
         return self.address <= address < self.address + self.size
 
 
-class Parameter(NamedTuple):
-    """One parameter of an entry function: bytes from the start of the parameter space."""
-
-    name: str
-    offset: int
-    size: int
-    alignment: int
-
-    @property
-    def tensor_maps(self) -> range:
-        """Offsets of the tensor maps that a parameter of this size and alignment holds."""
-        if self.alignment < TENSOR_MAP_ALIGNMENT or self.size % TENSOR_MAP_BYTES:
-            return range(0)
-        return range(self.offset, self.offset + self.size, TENSOR_MAP_BYTES)
-
-
 class Pointer(NamedTuple):
-    """An address among the parameters that lies in a buffer."""
+    """An address among the parameters that means a place in a buffer.
+
+    ``displacement`` counts bytes from the buffer's start; that of a ragged tensor map may lie far
+    before it.
+    """
 
     offset: int
     buffer: Buffer
     displacement: int
+
+
+class MappedTensor(NamedTuple):
+    """A tensor map among the parameters, and the buffer that its tensor lies in, if one does."""
+
+    offset: int
+    map: TensorMap
+    buffer: Buffer | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,15 +147,68 @@ class Launch:
             consequence="The launch cannot be run.",
         )
 
+    @classmethod
+    def of(
+        cls,
+        ptx: str,
+        kernel: str,
+        grid: Triple,
+        block: Triple,
+        arguments: Sequence[Any] = (),
+        *,
+        names: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Launch:
+        """A launch with one argument for each parameter of the entry function.
+
+        Args:
+            ptx: the module's text.
+            kernel: the entry function.
+            grid: CTAs along x, y and z.
+            block: threads of a CTA along x, y and z.
+            arguments: C-contiguous arrays, whose address is passed and which the kernel may read
+                and write; :class:`TensorMap`; ints, floats and NumPy scalars; or a parameter's
+                bytes.
+            names: of the arguments, for reports; the parameters' by default.
+            options: ``cluster``, ``shared_bytes``, ``registers``, ``filename``.
+
+        Raises:
+            CaptureError: the arguments are not what the parameters need.
+        """
+        layout = parameters_of(ptx, kernel)
+        names = names or [entry.name for entry in layout]
+        if not len(arguments) == len(layout) == len(names):
+            raise CaptureError(
+                f"arguments of {short_name(kernel)}",
+                expected=f"{len(layout)}: {', '.join(entry.type for entry in layout)}",
+                actual=f"{len(arguments)}, and {len(names)} names",
+                consequence="The launch cannot be run.",
+            )
+        buffers = tuple(
+            Buffer(name, value)
+            for name, value in zip(names, arguments, strict=True)
+            if isinstance(value, np.ndarray)
+        )
+        values = [
+            argument_bytes(entry, value) for entry, value in zip(layout, arguments, strict=True)
+        ]
+        parameters = pack_parameters(layout, values)
+        return cls(ptx, kernel, grid, block, parameters=parameters, buffers=buffers, **options)
+
     @property
     def layout(self) -> tuple[Parameter, ...]:
         """The entry function's parameters."""
         return parameters_of(self.ptx, self.kernel)
 
     @functools.cached_property
-    def tensor_maps(self) -> tuple[int, ...]:
-        """Offsets of the tensor maps among the parameters."""
-        return tuple(offset for entry in self.layout for offset in entry.tensor_maps)
+    def tensor_maps(self) -> tuple[MappedTensor, ...]:
+        """The tensor maps among the parameters."""
+        found = []
+        for offset in (offset for entry in self.layout for offset in entry.tensor_maps):
+            decoded = tensor_map.decode(self.parameters[offset : offset + tensor_map.BYTES])
+            homes = map(self.buffer_at, _first_elements(decoded))
+            found.append(MappedTensor(offset, decoded, next(filter(None, homes), None)))
+        return tuple(found)
 
     @functools.cached_property
     def words(self) -> tuple[tuple[int, int], ...]:
@@ -160,9 +218,9 @@ class Launch:
         is there can be the address of anything.
         """
         inside_maps = {
-            offset + step
-            for offset in self.tensor_maps
-            for step in range(ADDRESS_BYTES, TENSOR_MAP_BYTES, ADDRESS_BYTES)
+            mapped.offset + step
+            for mapped in self.tensor_maps
+            for step in range(ADDRESS_BYTES, tensor_map.BYTES, ADDRESS_BYTES)
         }
         whole = len(self.parameters) // ADDRESS_BYTES * ADDRESS_BYTES
         values = np.frombuffer(self.parameters[:whole], "<u8").tolist()
@@ -175,12 +233,44 @@ class Launch:
     @functools.cached_property
     def pointers(self) -> tuple[Pointer, ...]:
         """Every address among the parameters that lies in a buffer, tensor maps' included."""
-        found = ((offset, value, self.buffer_at(value)) for offset, value in self.words)
+        homes = {mapped.offset: mapped.buffer for mapped in self.tensor_maps}
+        found = (
+            (offset, value, homes.get(offset) or self.buffer_at(value))
+            for offset, value in self.words
+        )
         return tuple(
             Pointer(offset, buffer, value - buffer.address)
             for offset, value, buffer in found
             if buffer is not None
         )
+
+    def check_tensor_maps(self) -> None:
+        """Check every tensor map among the parameters against the buffers.
+
+        Raises:
+            TensorMapError: a map breaks a rule of its format, or describes memory outside every
+                buffer.
+        """
+        for mapped in self.tensor_maps:
+            tensor_map.check(mapped.map)
+            what = f"tensor map at byte {mapped.offset} of the parameters"
+            if mapped.buffer is None:
+                raise TensorMapError(
+                    what,
+                    expected=f"the address of one of {[entry.name for entry in self.buffers]}",
+                    actual=hex(mapped.map.address),
+                    consequence="Copies through it would touch memory that was not passed.",
+                )
+            first = next(filter(mapped.buffer.__contains__, _first_elements(mapped.map)))
+            end = first - mapped.buffer.address + _bounded_span(mapped.map)
+            if end > mapped.buffer.size:
+                raise TensorMapError(
+                    what,
+                    expected=f"a tensor inside {mapped.buffer.name}, {mapped.buffer.size} bytes",
+                    actual=f"one that ends at byte {end}: extents {mapped.map.extents}, strides "
+                    f"{mapped.map.strides}",
+                    consequence="Copies through it would touch memory that was not passed.",
+                )
 
     def buffer_at(self, address: int) -> Buffer | None:
         """The buffer that holds an address, if one does."""
@@ -220,8 +310,10 @@ class Launch:
     def copy(self) -> Launch:
         """The same launch over copies of its memory, so that running it leaves this one alone."""
         return self.relocated(
-            [replace(buffer, array=aligned_copy(buffer.array), owner=None)
-             for buffer in self.buffers]
+            [
+                replace(buffer, array=aligned_copy(buffer.array), owner=None)
+                for buffer in self.buffers
+            ]
         )
 
     def save(self, path: str | Path) -> None:
@@ -241,7 +333,9 @@ class Launch:
                 for pointer in self.pointers
             ],
         }
-        arrays = {f"buffer{index}": buffer.array for index, buffer in enumerate(self.buffers)}
+        arrays: dict[str, Any] = {
+            f"buffer{index}": buffer.array for index, buffer in enumerate(self.buffers)
+        }
         with open(path, "wb") as file:
             np.savez_compressed(
                 file,
@@ -293,7 +387,8 @@ class Launch:
 def _with_addresses(parameters: bytes, addresses: Iterable[tuple[int, int]]) -> bytes:
     changed = bytearray(parameters)
     for offset, address in addresses:
-        changed[offset : offset + ADDRESS_BYTES] = address.to_bytes(ADDRESS_BYTES, "little")
+        word = address % (1 << 8 * ADDRESS_BYTES)
+        changed[offset : offset + ADDRESS_BYTES] = word.to_bytes(ADDRESS_BYTES, "little")
     return bytes(changed)
 
 
@@ -310,64 +405,27 @@ def aligned_copy(array: NDArray[Any], alignment: int = 256) -> NDArray[Any]:
     return copy
 
 
-# -- parameters ----------------------------------------------------------------------------
-
-_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.([a-z]+)(\d+)\s+"
-    r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\d+)\])?"
-)
+# -- tensor maps ---------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=64)
-def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
-    """The parameters of an entry function, laid out as PTX has it: each at its alignment.
+def _first_elements(described: TensorMap) -> Iterator[int]:
+    """Where a map's tensor may begin: its address, or the end of an endless dimension before it.
 
-    Raises:
-        CaptureError: the module has no such entry function.
+    A ragged tensor's address can be moved back by a whole endless dimension, whose coordinates
+    then count from its end. Addresses are 64 bits wide and wrap around.
     """
-    entries = {match[1]: match[2] or "" for match in _ENTRY.finditer(ptx)}
-    if kernel not in entries:
-        raise CaptureError(
-            "kernel of a launch",
-            expected=f"an entry function of the PTX: {', '.join(map(short_name, entries))}",
-            actual=short_name(kernel),
-            consequence="The launch cannot be run.",
-        )
-    found: list[Parameter] = []
-    for align, _, bits, name, count in _PARAMETER.findall(entries[kernel]):
-        element = int(bits) // 8
-        alignment = int(align or element)
-        offset = -(-parameter_bytes(found) // alignment) * alignment
-        found.append(Parameter(name, offset, element * int(count or 1), alignment))
-    return tuple(found)
+    yield described.address
+    steps = (described.itemsize, *described.strides)
+    for extent, step in zip(described.extents, steps, strict=True):
+        if extent >= ENDLESS:
+            yield (described.address + extent * step) % (1 << 64)
 
 
-def parameter_bytes(layout: Sequence[Parameter]) -> int:
-    """The size of a parameter space."""
-    return layout[-1].offset + layout[-1].size if layout else 0
-
-
-def pack_parameters(layout: Sequence[Parameter], values: Sequence[bytes]) -> bytes:
-    """The parameter space that holds these values, one for each parameter.
-
-    Raises:
-        CaptureError: their number or a size differs.
-    """
-    sizes, expected = [len(value) for value in values], [entry.size for entry in layout]
-    if sizes != expected:
-        raise CaptureError(
-            "values of a launch's parameters",
-            expected=f"sizes {expected}",
-            actual=f"sizes {sizes}",
-            consequence="The launch cannot be run.",
-        )
-    space = bytearray(parameter_bytes(layout))
-    for entry, value in zip(layout, values, strict=True):
-        space[entry.offset : entry.offset + entry.size] = value
-    return bytes(space)
-
-
-def short_name(kernel: str, limit: int = 60) -> str:
-    """A kernel's name for messages: mangled names can be hundreds of characters long."""
-    return kernel if len(kernel) <= limit else f"{kernel[: limit - 3]}..."
+def _bounded_span(described: TensorMap) -> int:
+    """Bytes from the first element to the end of the last, along the dimensions that end."""
+    steps = (described.itemsize, *described.strides)
+    return described.itemsize + sum(
+        (extent - 1) * step
+        for extent, step in zip(described.extents, steps, strict=True)
+        if extent < ENDLESS
+    )

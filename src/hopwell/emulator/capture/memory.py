@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hopwell.emulator.capture.launch import Buffer, Launch
-
 
 #: Addresses of user space on 64-bit systems (canonical, lower half), above the first pages.
 _USER_SPACE = range(1 << 16, 1 << 47)
@@ -58,7 +57,8 @@ def _is_torch_tensor(value: Any) -> bool:
 
 def _tensor_extent(name: str, tensor: Any) -> Iterator[Extent]:
     if isinstance(tensor, np.ndarray):
-        start, strides, item = tensor.ctypes.data, tensor.strides, tensor.itemsize
+        item = tensor.itemsize
+        start, strides = tensor.ctypes.data, list(tensor.strides)
     else:
         item = tensor.element_size()
         start, strides = tensor.data_ptr(), [step * item for step in tensor.stride()]
@@ -98,20 +98,27 @@ def _on_cpu(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and type(tensor).__name__ != "FakeTensor"
 
 
-def buffers_of(extents: Iterable[Extent]) -> tuple[Buffer, ...]:
-    """Buffers that cover these extents; those that overlap are one, named after all of them."""
-    merged: list[tuple[list[str], int, int, list[object]]] = []
-    for name, start, end, owner in sorted(extents, key=lambda extent: (extent.start, extent.end)):
-        if merged and start < merged[-1][2]:
-            names, begin, stop, owners = merged.pop()
-            names = names if name in names else [*names, name]
-            merged.append((names, begin, max(stop, end), [*owners, owner]))
+def buffers_of(extents: Sequence[Extent]) -> tuple[Buffer, ...]:
+    """Buffers that cover these extents, in their order; those that overlap are one buffer, named
+    after all of them."""
+    order: dict[str, int] = {}
+    for extent in extents:
+        order.setdefault(extent.name, len(order))
+    merged: list[list[Extent]] = []
+    end = 0
+    for extent in sorted(extents, key=lambda extent: extent.start):
+        if merged and extent.start < end:
+            merged[-1].append(extent)
         else:
-            merged.append(([name], start, end, [owner]))
-    return tuple(
-        Buffer.at(", ".join(names), start, end - start, owner=tuple(owners))
-        for names, start, end, owners in merged
-    )
+            merged.append([extent])
+        end = max(end, extent.end)
+    buffers = {}
+    for group in merged:
+        names = sorted({extent.name for extent in group}, key=order.__getitem__)
+        start, end = group[0].start, max(extent.end for extent in group)
+        owners = tuple(extent.owner for extent in group)
+        buffers[order[names[0]], start] = Buffer.at(", ".join(names), start, end - start, owners)
+    return tuple(buffers[key] for key in sorted(buffers))
 
 
 def with_memory(launch: Launch, extents: Iterable[Extent]) -> Launch:
@@ -119,6 +126,9 @@ def with_memory(launch: Launch, extents: Iterable[Extent]) -> Launch:
 
     They are the tensors that were passed, and those that the process holds at other addresses
     among the parameters.
+
+    Raises:
+        TensorMapError: a tensor map among the parameters describes other memory.
     """
     known = list(extents)
     launch = replace(launch, buffers=buffers_of(known))
@@ -127,4 +137,6 @@ def with_memory(launch: Launch, extents: Iterable[Extent]) -> Launch:
         for _, value in launch.words
         if value in _USER_SPACE and launch.buffer_at(value) is None
     ]
-    return replace(launch, buffers=buffers_of([*known, *live_extents(unknown)]))
+    launch = replace(launch, buffers=buffers_of([*known, *live_extents(unknown)]))
+    launch.check_tensor_maps()
+    return launch

@@ -10,14 +10,17 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hopwell.emulator.capture.cubin import image_at
+from hopwell.emulator.capture.cubin import image_at, registers_of
 from hopwell.emulator.capture.device import HOPPER
+from hopwell.emulator.capture.launch import Launch
+from hopwell.emulator.capture.memory import Extent, with_memory
+from hopwell.emulator.capture.parameters import pack_parameters, parameters_of, short_name
 from hopwell.errors import CaptureError
 
 _SOURCE = Path(__file__).with_name("shim.c")
@@ -61,9 +64,29 @@ class NativeLaunch:
     shared_bytes: int
     arguments: Any
 
-    def argument(self, index: int, size: int) -> bytes:
-        """The bytes of one parameter."""
-        return ctypes.string_at(self.arguments[index], size)
+    def described(self, ptx: str, extents: Iterable[Extent]) -> Launch:
+        """The launch as data: its code's text, and the memory that its caller passed.
+
+        Raises:
+            TensorMapError: a tensor map among the parameters describes other memory.
+        """
+        layout = parameters_of(ptx, self.kernel)
+        values = [
+            ctypes.string_at(self.arguments[index], entry.size)
+            for index, entry in enumerate(layout)
+        ]
+        launch = Launch(
+            ptx=ptx,
+            kernel=self.kernel,
+            grid=self.grid,
+            block=self.block,
+            cluster=self.cluster,
+            shared_bytes=self.shared_bytes,
+            parameters=pack_parameters(layout, values),
+            registers=registers_of(self.image, self.kernel),
+            filename=f"{short_name(self.kernel)}.ptx",
+        )
+        return with_memory(launch, extents)
 
 
 @functools.cache

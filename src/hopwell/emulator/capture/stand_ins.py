@@ -1,4 +1,4 @@
-"""A GPU's stand-ins for programs that run on CPU tensors: everything that is replaced, in one place.
+"""What stands for the GPU when programs run on CPU tensors: all that is replaced, in one place.
 
 :func:`torch_stand_ins` answers what programs ask ``torch.cuda`` and tensors before they launch;
 :func:`compiler_stand_ins` makes the CuTe DSL compile for Hopper and load its host code against the
@@ -107,7 +107,7 @@ def _cpu_for_cuda() -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    says_cuda = torch.Tensor.is_cuda.__get__
+    says_cuda: Any = vars(torch._C.TensorBase)["is_cuda"].__get__
     to_cuda = torch.Tensor.cuda
 
     def on_cpu(value: Any) -> Any:
@@ -143,7 +143,7 @@ def compiler_stand_ins(shim: Path, directory: Path) -> Iterator[None]:
         CaptureError: the CuTe DSL is not installed, or not one that this knows.
     """
     with environment(CUTE_DSL_LIBS=str(shim)), ExitStack() as stack:
-        dsl, jit, provider, builder, runtime, utils = _compiler_modules()
+        dsl, jit, builder, runtime, utils = _compiler_modules()
         # Both front ends read these settings once, when they are made: as cutlass is imported.
         for front_end in required(dsl.DSLSingletonMeta, "_instances").values():
             settings = front_end.envar
@@ -183,7 +183,6 @@ def _compiler_modules() -> Any:
         from cutlass.base_dsl.tvm_ffi_builder import tvm_ffi_builder as builder
         from cutlass.cute import runtime
         from cutlass.cutlass_dsl import cuda_jit_executor as jit
-        from cutlass.cutlass_dsl import tvm_ffi_provider as provider
     except ImportError as error:
         raise CaptureError(
             "capturing launches of CuTe DSL kernels",
@@ -191,7 +190,7 @@ def _compiler_modules() -> Any:
             actual=str(error),
             consequence="Nothing was run. A kernel's PTX can be run without them.",
         ) from error
-    return dsl, jit, provider, builder, runtime, utils
+    return dsl, jit, builder, runtime, utils
 
 
 def _active_clusters(self: Any, cluster_size: int, stream: Any = None) -> int:

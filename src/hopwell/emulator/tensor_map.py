@@ -22,6 +22,7 @@ The other bits (such as L2 promotion) say nothing about which bytes move, and ar
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 from hopwell.errors import TensorMapError, UnsupportedLayout
@@ -195,7 +196,9 @@ def encode(tensor_map: TensorMap) -> bytes:
 
 def check(tensor_map: TensorMap) -> None:
     """Raise :class:`TensorMapError` for the first rule of ``cuTensorMapEncodeTiled`` broken."""
-    for what, expected, actual, holds in (*_shape_rules(tensor_map), *_layout_rules(tensor_map)):
+    # One by one: a later rule may rely on an earlier one.
+    rules = chain(_shape_rules(tensor_map), _layout_rules(tensor_map))
+    for what, expected, actual, holds in rules:
         if not holds:
             raise TensorMapError(
                 f"tensor map: {what}",

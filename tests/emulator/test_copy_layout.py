@@ -223,7 +223,7 @@ def test_a_ragged_tensor_is_cut_where_its_sequence_ends() -> None:
     memory = np.zeros(40 * row, dtype=np.uint8)
     start, length = 10, 5
     tile = copies.tile(tensor_map, (0, height - length, start + length))
-    data = np.arange(8 * row, dtype=np.uint64).astype(np.uint8) | 1
+    data = np.arange(8 * row, dtype=np.uint64).astype(np.uint8) | np.uint8(1)
     copies.write_global(tile, data, memory, -height * row)
     written = memory.reshape(40, row).any(axis=1)
     assert np.flatnonzero(written).tolist() == [10, 11, 12, 13, 14]

@@ -130,18 +130,34 @@ def rsqrt(m: Modifiers) -> Compute:
     return same(approximate.FUNCTIONS["rsqrt"], m.type, 1)
 
 
-def _register_approximation(name: str, flushes: bool) -> None:
+def _register_approximation(name: str) -> None:
     @typed(name, ("f32",))
     def approximation(m: Modifiers) -> Compute:
         """d = f(a), approximately: see BOUNDS for the error of the hardware."""
         m.choice("approx")
-        ftz = flushes and m.flag("ftz")
-        return same(finished(approximate.in_float32(name), m.type, ftz), m.type, 1)
+        ftz = name != "tanh" and m.flag("ftz")
+        function = finished(approximate.in_float32(name), m.type, False)
+        return same(_FLUSHED[name](function) if ftz else function, m.type, 1)
 
 
-for _name in ("sin", "cos", "lg2", "ex2"):
-    _register_approximation(_name, flushes=True)
-_register_approximation("tanh", flushes=False)
+def _flush_source(function: Function) -> Function:
+    return lambda a: function(flush(a))
+
+
+def _flush_result(function: Function) -> Function:
+    return lambda a: flush(function(a))
+
+
+_FLUSHED: Final[dict[str, Callable[[Function], Function]]] = {
+    "sin": _flush_result,
+    "cos": lambda function: function,
+    "lg2": _flush_source,
+    "ex2": _flush_result,
+}
+"""Where flushing has an effect: 2**a is 1 for any a that is small, a logarithm never is small."""
+
+for _name in ("sin", "cos", "lg2", "ex2", "tanh"):
+    _register_approximation(_name)
 
 
 def select(m: Modifiers, name: str, ftz: bool) -> Function:

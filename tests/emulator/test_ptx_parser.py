@@ -219,6 +219,23 @@ def test_calls_and_indirect_branches(everything: Module) -> None:
     assert targets.targets == ("$L__case0", "$L__case1")
 
 
+def test_aliases_and_calls_through_pointers() -> None:
+    module = parse((TEXTS / "linking.ptx").read_text(), "linking.ptx")
+    directives = [(s.name, s.text) for s in module.statements if isinstance(s, nodes.Directive)]
+    assert directives == [("pragma", '"nounroll"'), ("alias", "other, real2")]
+    assert module.variables[0].attributes == (".unified(19, 95)",)
+    (entry,) = module.entries
+    assert entry.directives == {"maxntid": (64, 2), "maxclusterrank": (8,)}
+    assert entry.body is not None
+    (targets,) = [s for s in entry.body.statements if isinstance(s, nodes.BranchTargets)]
+    assert (targets.kind, targets.targets) == ("calltargets", ("real2", "other"))
+    (block,) = [s for s in entry.body.statements if isinstance(s, Block)]
+    (prototype, _call) = block.statements
+    assert isinstance(prototype, nodes.CallPrototype)
+    assert [p.size_bytes for p in prototype.parameters] == [4]
+    assert prototype.directives == {"noreturn": ()}
+
+
 # -- scopes and places ---------------------------------------------------------------------
 
 

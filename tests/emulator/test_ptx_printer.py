@@ -32,17 +32,18 @@ from hopwell.ptx.nodes import (
 )
 
 TEXTS = Path(__file__).parent / "ptx"
+MODULES = ("everything", "linking", "blackwell")
 PTXAS = shutil.which("ptxas")
 
 
-@pytest.mark.parametrize("name", ["everything", "blackwell"])
+@pytest.mark.parametrize("name", MODULES)
 def test_a_module_equals_what_its_text_says(name: str) -> None:
     module = parse((TEXTS / f"{name}.ptx").read_text())
     assert parse(to_text(module)) == module
 
 
 @pytest.mark.skipif(PTXAS is None, reason="no ptxas: the text is checked by reading it back alone")
-@pytest.mark.parametrize("name", ["everything", "blackwell"])
+@pytest.mark.parametrize("name", MODULES)
 def test_the_assembler_takes_what_is_written(name: str, tmp_path: Path) -> None:
     module = parse((TEXTS / f"{name}.ptx").read_text())
     written = tmp_path / "written.ptx"

@@ -173,7 +173,7 @@ class DeclarationReader(OperandReader):
         return Symbol(name, location, self._offset())
 
     def _offset(self) -> int:
-        return self.integer() if self.texts[self.index] in ("+", "-") else 0
+        return self.integer() if self.texts[self.index] == "+" else 0
 
     # -- registers and parameters ----------------------------------------------------------
 

@@ -131,6 +131,10 @@ class Cursor:
         """The value of an integer expression (PTX ISA 4.5.4 to 4.5.6)."""
         return self._conditional()[0]
 
+    def literal(self) -> int:
+        """The value of an integer that stands alone."""
+        return self._literal()[0]
+
     def _conditional(self) -> Typed:
         condition = self._binary(1)
         if not self.accept("?"):
@@ -182,10 +186,9 @@ class Cursor:
         return value
 
     def _literal(self) -> Typed:
-        text = self.texts[self.index]
-        if text == "WARP_SZ":
-            self.index += 1
+        if self.accept("WARP_SZ"):
             return _WARP_SIZE, False
+        text = self.texts[self.index]
         if self.kinds[self.index] != NUMBER:
             self.error("a constant", "an integer expression")
         if lexer.floating(text) is not None:

@@ -173,7 +173,7 @@ class DeclarationReader(OperandReader):
         return Symbol(name, location, self._offset())
 
     def _offset(self) -> int:
-        return self.integer() if self.texts[self.index] in ("+", "-") else 0
+        return self.integer() if self.texts[self.index] == "+" else 0
 
     # -- registers and parameters ----------------------------------------------------------
 
@@ -192,7 +192,7 @@ class DeclarationReader(OperandReader):
             name = self.identifier("the name of a register")
             count = None
             if self.accept("<"):
-                count = int(self.take(NUMBER, "a number of registers", "an integer"), 0)
+                count = self.literal()  # an expression would take the > that follows
                 self.expect(">", "a number of registers")
             names.append((name, count))
             if not self.scopes[-1].declare(name, count):

@@ -25,7 +25,7 @@ _TOKEN = re.compile(
         | (?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U? ) (?![\w$.]) )
   | ( \.[A-Za-z_][\w$]*(?:::[\w$]+)* )
   | ( "[^"\n]*" )
-  | ( <<|>>|<=|>=|==|!=|&&|\|\||[][{}(),;:@!|+\-*/%&^~<>=?] )
+  | ( <<|>>|<=|>=|==|!=|&&|\|\||/(?!\*)|[][{}(),;:@!|+\-*%&^~<>=?] )
     """,
     re.VERBOSE | re.ASCII,
 )
@@ -67,7 +67,7 @@ class Tokens:
             what, expected = "a comment does not end", "*/"
         elif rest.startswith('"'):
             what, expected = "a string does not end on its line", '"'
-        elif rest[0].isdigit():
+        elif "0" <= rest[0] <= "9":
             what, expected = "a malformed number", "an integer or floating-point literal"
         else:
             what, expected = "a character that PTX does not know", "a token"

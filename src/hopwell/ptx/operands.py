@@ -136,7 +136,7 @@ class OperandReader(Cursor):
             if not isinstance(second, (Register, Sink)):
                 self.error("a pair of results", "a register or _", self.index - 1)
             return Pair(first, second, location)
-        if following in ("+", "-") and isinstance(first, Symbol):
+        if following == "+" and isinstance(first, Symbol):
             return Symbol(first.name, location, self.integer())
         return first
 
@@ -193,7 +193,7 @@ class OperandReader(Cursor):
         self.index += 1
         base = self._base("an address")
         offset = 0
-        if not isinstance(base, Immediate) and self.texts[self.index] in ("+", "-"):
+        if not isinstance(base, Immediate) and self.texts[self.index] == "+":
             offset = self.integer()
         coordinates: Vector | Register | None = None
         sampler: Register | Symbol | None = None

@@ -215,7 +215,7 @@ class _Parser(DeclarationReader):
         if self.kinds[at] != WORD:
             self.error("a guard", "a predicate register")
         register = self.named(self.location())
-        if not isinstance(register, Register):
+        if not isinstance(register, Register) or register.component is not None:
             self.error("a guard", "a predicate register", at)
         if self.kinds[self.index] != WORD:
             self.error("a guarded statement", "an instruction")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from tests.emulator.snippets import conversions, floats, integers, memory, warp_wide
+from tests.emulator.snippets import barriers, conversions, floats, integers, memory, warp_wide
 from tests.emulator.snippets.snippet import Snippet
 
-FAMILIES = (integers, floats, conversions, warp_wide, memory)
+FAMILIES = (integers, floats, conversions, warp_wide, memory, barriers)
 
 
 @functools.cache

@@ -15,6 +15,12 @@ from tests.emulator.snippets.snippet import Snippet, poisoned, program
 NUMBER = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r0, %r1, %r2, %x;\n"
 
 
+#: Reductions of 32-bit words whose outcome does not depend on their order (inc, dec: by one bound).
+OPERATIONS = (
+    "add.u32", "min.s32", "max.u32", "and.b32", "or.b32", "xor.b32", "inc.u32", "dec.u32"
+)  # fmt: skip
+
+
 def _bytes(seed: int, count: int) -> Any:
     return partial(inputs.random_bits, seed, count, 8)
 
@@ -321,16 +327,6 @@ def _distinct(space: str, type_: str, opcodes: list[str], label: str = "") -> Sn
 
 def _together(space: str) -> Snippet:
     """256 threads on few cells; only what does not depend on their order is kept."""
-    operations = (
-        "add.u32",
-        "min.s32",
-        "max.u32",
-        "and.b32",
-        "or.b32",
-        "xor.b32",
-        "inc.u32",
-        "dec.u32",
-    )
     body = """mul.wide.u32 %d1, %x, 4; add.u64 %d0, %p_data, %d1; ld.global.b32 %r3, [%d0];
     and.b32 %r4, %x, 3; mov.u32 %r5, cells; mad.lo.u32 %r6, %r4, 64, %r5;
     mad.wide.u32 %d2, %r4, 64, %p_out; setp.lt.u32 %p1, %x, 64; mad.lo.u32 %r7, %x, 4, %r5;
@@ -338,7 +334,7 @@ def _together(space: str) -> Snippet:
     bar.sync 0;
     """
     base = "%r6" if space == "shared" else "%d2"
-    for cell, operation in enumerate(operations):
+    for cell, operation in enumerate(OPERATIONS):
         operand = "100" if operation.startswith(("inc", "dec")) else "%r3"
         body += f"red.{space}.{operation} [{base}+{4 * cell}], {operand};\n"
         body += f"atom.{space}.{operation} %r20, [{base}+{32 + 4 * cell}], {operand};\n"

@@ -154,7 +154,7 @@ def kernel(parameters: str, body: str, directives: str = "", preamble: str = "")
     parameters: names with a type each, ``"x:u64 n:u32 s:bytes24 map:tensor"``. In ``body``,
     numbered registers ``%r`` (b32), ``%d`` (b64), ``%h`` (b16), ``%p`` (pred) and ``%q`` (b128)
     are declared; ``%x`` is the thread's x index and ``%lane`` its lane; every parameter but bytes
-    stands in a register ``%p_NAME`` (of a tensor map: its address). preamble: module-scope variables.
+    stands in a register ``%p_NAME`` (of a tensor map: its address). preamble: module variables.
     """
     declared, registers, loads = [], [], []
     for parameter in parameters.split():

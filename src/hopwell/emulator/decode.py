@@ -107,7 +107,8 @@ class DecodedOp:
     Attributes:
         pc: its position.
         node: its syntax.
-        reads, writes: registers named by its operands.
+        reads, writes: registers named by its operands; the guard is among the reads.
+        guard: the predicate that guards it, and whether it is negated.
         reconverge: for a branch, the position where diverged lanes meet again; -1 is exit.
         target: for a branch, the position it jumps to.
     """
@@ -116,6 +117,7 @@ class DecodedOp:
     node: nodes.Instruction
     reads: frozenset[Slot] = frozenset()
     writes: frozenset[Slot] = frozenset()
+    guard: tuple[Slot, bool] | None = None
     reconverge: int = -1
     target: int = -1
 
@@ -282,9 +284,10 @@ def decode(op: DecodedOp, slots: Slots, scope: Any) -> tuple[Step, Binder]:
         raise UnsupportedInstruction(node)
     if node.guard is not None:
         guard = scope.register(nodes.Register(node.guard.register))
-        binder.reads.add(guard)
+        op.guard = guard, node.guard.negated
         step = _guarded(execute, guard.index, node.guard.negated)
-    op.reads, op.writes = frozenset(binder.reads), frozenset(binder.writes)
+    op.writes = frozenset(binder.writes)
+    op.reads = frozenset(binder.reads | ({op.guard[0]} if op.guard else set()))
     return step, binder
 
 

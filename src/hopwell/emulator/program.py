@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import hopwell.emulator.instructions  # noqa: F401  registers every instruction
 from hopwell.emulator.control_flow import ControlFlow, possibly_undefined
 from hopwell.emulator.decode import DecodedOp, Slot, Slots, Step, bank_of, decode
-from hopwell.emulator.guards import guarded_registers
+from hopwell.emulator.guards import guarded_registers, undefined_slice
 from hopwell.emulator.layout import PARAMETER_WINDOW, SHARED_BASE, Place, layout_of_module
 from hopwell.errors import HopwellError
 from hopwell.ptx import nodes
@@ -37,6 +37,7 @@ class Program:
         control: the control-flow graph.
         wgmma_registers: registers that wgmma reads or accumulates into.
         suspects: registers that some path reads before it writes them.
+        tainted: those, and what is computed from them.
     """
 
     function: nodes.Function
@@ -52,6 +53,7 @@ class Program:
     control: ControlFlow | None = None
     wgmma_registers: frozenset[Slot] = frozenset()
     suspects: frozenset[Slot] = frozenset()
+    tainted: frozenset[Slot] = frozenset()
     register_names: dict[Slot, str] = field(default_factory=dict)
 
     @property
@@ -259,8 +261,10 @@ def _link(program: Program, targets: Mapping[int, tuple[str, _Scope]]) -> None:
     for pc in targets:
         program.ops[pc].reconverge = program.control.reconvergence(pc)
     program.suspects = possibly_undefined(program.ops, program.control)
+    program.tainted = undefined_slice(program.ops, program.suspects)
     for op in program.ops:
-        program.steps[op.pc] = guarded_registers(program, op, program.steps[op.pc])
+        step = program.steps[op.pc]
+        program.steps[op.pc] = guarded_registers(program, op, step, program.tainted)
 
 
 def shared_base(program: Program) -> int:

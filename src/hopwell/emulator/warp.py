@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hopwell.emulator.conditions import Blocked, Condition, LanesMeet, Retired
 from hopwell.emulator.decode import BANKS, VIEWS, DecodedOp, Slot, bank_of
 from hopwell.emulator.hazards.clocks import Clock
-from hopwell.emulator.lanes import EMPTY, Lanes, lanes_of
+from hopwell.emulator.lanes import EMPTY, FULL_MASK, Lanes, lanes_of
 from hopwell.emulator.special import special_value
 from hopwell.emulator.types import TYPES
 
@@ -102,7 +102,8 @@ class Warp:
         self.views: list[list[NDArray[Any]]] = []
         self.banks: dict[str, NDArray[Any]] = {}
         self.carry = np.zeros(32, bool)
-        self.defined: dict[Slot, int] = dict.fromkeys(cta.program.suspects, 0)
+        program = cta.program
+        self.undefined = {s: FULL_MASK * (s in program.suspects) for s in program.tainted}
         self.fragments = [Fragment(self, lanes_of(self.live))]
         self.fragment = self.fragments[0]
         self.op: DecodedOp = cta.program.ops[0]

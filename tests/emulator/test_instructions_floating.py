@@ -66,7 +66,9 @@ def test_float64(operation: str, mode: str) -> None:
         assert same_nan or actual == expected, (operation, mode, [hex(x) for x in sources])
 
 
-@pytest.mark.parametrize("opcode", ["add", "add.rm.ftz", "sub.rp", "mul.rz.ftz", "fma.rn", "fma.rm"])
+@pytest.mark.parametrize(
+    "opcode", ["add", "add.rm.ftz", "sub.rp", "mul.rz.ftz", "fma.rn", "fma.rm"]
+)
 def test_pairs_of_float32_are_two_numbers(opcode: str) -> None:
     count = 3 if opcode.startswith("fma") else 2
     columns = lanes("f32", count, 50)
@@ -176,7 +178,11 @@ DOMAIN = {"sqrt": (1e-30, 1e30), "rsqrt": (1e-30, 1e30), "lg2": (1e-30, 1e30), "
 def test_approximations_are_within_the_bound(name: str) -> None:
     low, high = DOMAIN.get(name, (-6.28, 6.28))
     rng = np.random.default_rng(0)
-    x = rng.uniform(low, high, 500) if low < 0 else np.exp(rng.uniform(np.log(low), np.log(high), 500))
+    x = (
+        rng.uniform(low, high, 500)
+        if low < 0
+        else np.exp(rng.uniform(np.log(low), np.log(high), 500))
+    )
     x = x.astype(np.float32)
     bound = BOUNDS[f"{name}.approx.f32"]
     found = run(f"{name}.approx.f32", x, operands="d a")

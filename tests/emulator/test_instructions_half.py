@@ -26,7 +26,9 @@ def bits_of(name: str, *values: float) -> list[int]:
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_arithmetic(name: str, opcode: str, suffix: str) -> None:
     operation = opcode.split(".")[0]
-    if (name == "bf16" and suffix not in ("", ".relu")) or (suffix == ".relu") > (operation == "fma"):
+    if (name == "bf16" and suffix not in ("", ".relu")) or (suffix == ".relu") > (
+        operation == "fma"
+    ):
         pytest.skip("not in PTX")
     count = oracle.COUNTS[operation]
     columns = lanes(name, count, 2000)

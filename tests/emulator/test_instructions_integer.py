@@ -27,7 +27,9 @@ def wrap(x: int, type_name: str) -> int:
 
 def clamp(x: int, type_name: str) -> int:
     bits = width(type_name)
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if type_name[0] == "s" else (0, (1 << bits) - 1)
+    low, high = (
+        (-(1 << bits - 1), (1 << bits - 1) - 1) if type_name[0] == "s" else (0, (1 << bits) - 1)
+    )
     return max(low, min(high, x))
 
 
@@ -203,7 +205,10 @@ def test_extract_field(t: str) -> None:
         if length == 0:
             return 0
         sign = a >> min(position + length - 1, top) & 1 if t[0] == "s" else 0
-        bits = [a >> position + i & 1 if i < length and position + i <= top else sign for i in range(top + 1)]
+        bits = [
+            a >> position + i & 1 if i < length and position + i <= top else sign
+            for i in range(top + 1)
+        ]
         return sum(bit << i for i, bit in enumerate(bits))
 
     rng = np.random.default_rng(0)
@@ -230,7 +235,12 @@ def test_insert_field(t: str) -> None:
 def test_masks_and_extension() -> None:
     rng = np.random.default_rng(0)
     small = {0: rng.integers(0, 40, 96), 1: rng.integers(0, 40, 96)}
-    check("bmsk.clamp.b32", ("b32", "b32"), lambda a, b: (1 << min(b, 32)) - 1 << min(a, 32), values=small)
+    check(
+        "bmsk.clamp.b32",
+        ("b32", "b32"),
+        lambda a, b: (1 << min(b, 32)) - 1 << min(a, 32),
+        values=small,
+    )
     check("bmsk.wrap.b32", ("b32", "b32"), lambda a, b: (1 << b % 32) - 1 << a % 32, values=small)
 
     def extended(a: int, n: int, signed: bool) -> int:
@@ -240,8 +250,15 @@ def test_masks_and_extension() -> None:
     for t in ("u32", "s32"):
         signed = t == "s32"
         sources, values = (t, "u32"), {1: small[1]}
-        check(f"szext.clamp.{t}", sources, lambda a, b, s=signed: extended(a, min(b, 32), s), values=values)
-        check(f"szext.wrap.{t}", sources, lambda a, b, s=signed: extended(a, b % 32, s), values=values)
+        check(
+            f"szext.clamp.{t}",
+            sources,
+            lambda a, b, s=signed: extended(a, min(b, 32), s),
+            values=values,
+        )
+        check(
+            f"szext.wrap.{t}", sources, lambda a, b, s=signed: extended(a, b % 32, s), values=values
+        )
 
 
 def test_nth_set_bit() -> None:
@@ -264,9 +281,14 @@ def test_dot_products(first: str, second: str) -> None:
         return c + sum(x * y for x, y in zip(parts(a, 8, first), parts(b, 8, second), strict=True))
 
     def dp2a(start: int) -> Callable[[int, int, int], int]:
-        return lambda a, b, c: c + sum(
-            x * y
-            for x, y in zip(parts(a, 16, first), parts(b, 8, second)[start : start + 2], strict=True)
+        return lambda a, b, c: (
+            c
+            + sum(
+                x * y
+                for x, y in zip(
+                    parts(a, 16, first), parts(b, 8, second)[start : start + 2], strict=True
+                )
+            )
         )
 
     sources = (first, second, result)

@@ -58,9 +58,7 @@ def test_shifts(t: str) -> None:
     check(f"shr.{t}", (t, "u32"), lambda a, b: a >> b if b < 64 else -(a < 0), values=values)
     if t in BITS:
         shifted = {1: counts()}
-        check(
-            f"shl.{t}", (t, "u32"), lambda a, b: a << b if b < width(t) else 0, values=shifted
-        )
+        check(f"shl.{t}", (t, "u32"), lambda a, b: a << b if b < width(t) else 0, values=shifted)
 
 
 @pytest.mark.parametrize("mode", ["clamp", "wrap"])
@@ -69,21 +67,29 @@ def test_funnel_shifts(mode: str) -> None:
         return min(c, 32) if mode == "clamp" else c % 32
 
     sources, values = ("b32", "b32", "u32"), {2: counts()}
-    check(f"shf.l.{mode}.b32", sources, lambda a, b, c: (b << 32 | a) << amount(c) >> 32, values=values)
+    check(
+        f"shf.l.{mode}.b32",
+        sources,
+        lambda a, b, c: (b << 32 | a) << amount(c) >> 32,
+        values=values,
+    )
     check(f"shf.r.{mode}.b32", sources, lambda a, b, c: (b << 32 | a) >> amount(c), values=values)
 
 
 def permuted(a: int, b: int, selectors: list[int]) -> int:
     octets = list((b << 32 | a).to_bytes(8, "little"))
-    chosen = [
-        (0xFF if octets[s & 7] >> 7 else 0) if s & 8 else octets[s & 7] for s in selectors
-    ]
+    chosen = [(0xFF if octets[s & 7] >> 7 else 0) if s & 8 else octets[s & 7] for s in selectors]
     return int.from_bytes(bytes(chosen), "little")
 
 
 def test_prmt_by_nibbles() -> None:
     sources = ("b32",) * 3
-    check("prmt.b32", sources, lambda a, b, c: permuted(a, b, [c >> 4 * i & 15 for i in range(4)]), "d a b c")
+    check(
+        "prmt.b32",
+        sources,
+        lambda a, b, c: permuted(a, b, [c >> 4 * i & 15 for i in range(4)]),
+        "d a b c",
+    )
     for selector in (0x7654, 0x5410, 0x7632, 0x3021, 0x0123, 0xBA98):
         nibbles = [selector >> 4 * i & 15 for i in range(4)]
         constant = {2: np.full(96, selector)}

@@ -52,7 +52,12 @@ def test_128_bits() -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "operands"),
-    [("mov.b32", "d {a,b,c}"), ("mov.b32", "{a,b} {c,d}"), ("mov.foo.b32", "d a"), ("mov.s8", "d a")],
+    [
+        ("mov.b32", "d {a,b,c}"),
+        ("mov.b32", "{a,b} {c,d}"),
+        ("mov.foo.b32", "d a"),
+        ("mov.s8", "d a"),
+    ],
 )
 def test_unknown_forms(opcode: str, operands: str) -> None:
     with pytest.raises(UnsupportedInstruction, match=opcode):

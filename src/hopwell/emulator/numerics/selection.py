@@ -56,8 +56,11 @@ def by_magnitude(select: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     """``.xorsign.abs``: of the magnitudes, with the product of the two signs."""
 
     def apply(a: Array, b: Array) -> Array:
-        sign = np.where(np.signbit(a) ^ np.signbit(b), -1, 1)
-        return canonical(np.copysign(select(np.abs(a), np.abs(b)), sign))
+        bits = INTEGER_OF[a.dtype]
+        top = bits.type(1 << (8 * bits.itemsize - 1))
+        sign = (a.view(bits) ^ b.view(bits)) & top
+        size = select(np.abs(a), np.abs(b))
+        return canonical((size.view(bits) | sign).view(a.dtype))
 
     return apply
 

@@ -201,3 +201,30 @@ def halfway_f32(exponent: int, mantissa: int, seed: int, count: int) -> Array:
     near = kept + unit + (below(seed + 4, count, 3) - 1).astype(np.uint32)
     sign = random & np.uint32(0x80000000)
     return sign | exponents | (near & np.uint32(0x7FFFFF))
+
+
+#: Bit patterns of the integers 0, 1, 2, 3 and 4 in the 8-bit types.
+_SMALL = {"e4m3": (0x00, 0x38, 0x40, 0x44, 0x48), "e5m2": (0x00, 0x3C, 0x40, 0x42, 0x44)}
+
+
+def matrix_elements(type_: str, seed: int, count: int, exact: bool) -> Array:
+    """Elements of a matrix operand, as bits.
+
+    exact: integers of at most 4, so that sums of products are exact in any order; otherwise numbers
+    spread over [-1, 1] (integers and bits: over all of their range).
+    """
+    if type_ in ("s8", "u8", "b8", "s4", "u4", "b1"):
+        return random_bits(seed, count, 8)
+    if type_ in _SMALL:
+        bits = random_bits(seed, count, 8)
+        if exact:
+            return np.array(_SMALL[type_], np.uint8)[bits % 5] | (bits & np.uint8(0x80))
+        one = _SMALL[type_][1]
+        return (bits & np.uint8(0x7F)) % np.uint8(one + 1) | bits & np.uint8(0x80)
+    if exact:
+        values = below(seed, count, 9) - 4.0
+    else:
+        values = random_bits(seed, count, 32) / 2.0**31 - 1.0
+    if type_ == "tf32":
+        return from_float64("f32", values) & np.uint32(0xFFFFE000)
+    return from_float64(type_, values)

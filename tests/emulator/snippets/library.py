@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import functools
 
-from tests.emulator.snippets import barriers, conversions, floats, integers, memory, warp_wide
+from tests.emulator.snippets import (
+    barriers,
+    conversions,
+    floats,
+    integers,
+    matrices,
+    memory,
+    warp_wide,
+    warpgroup,
+)
 from tests.emulator.snippets.snippet import Snippet
 
-FAMILIES = (integers, floats, conversions, warp_wide, memory, barriers)
+FAMILIES = (
+    integers,
+    floats,
+    conversions,
+    warp_wide,
+    memory,
+    barriers,
+    matrices,
+    warpgroup,
+)
 
 
 @functools.cache

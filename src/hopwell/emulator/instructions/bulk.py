@@ -145,8 +145,9 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
     if "cp_mask" in node.modifiers:
         raise bind.fail("byte masks are not modelled")
     element = node.modifiers[-1] if operation else ""
-    if element == "noftz":
-        element = node.modifiers[-2]
+    if operation and element == "f32":
+        # Unlike the tensor form, this one flushes subnormal inputs and results (9.7.9.25.4.2).
+        element = "f32.ftz"
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         for alike in _alike(lanes, target(warp), origin(warp), size(warp)):
@@ -274,10 +275,9 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
         for alike in _alike(lanes, shared(warp), described(warp), *boxes):
             lane = alike.first
             where = int(shared(warp)[lane])
-            found = _map_at(warp, lane, int(described(warp)[lane]))
-            if found is None:
+            tensor = _map_at(warp, lane, int(described(warp)[lane]))
+            if tensor is None:
                 continue
-            tensor, memory = found
             at = [int(box[lane]) for box in boxes]
             tile = copy_layout.tile(tensor, at)
             if where % copy_layout.SHARED_ALIGNMENT:
@@ -286,21 +286,24 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                     address=f"{where:#x}", expected="a multiple of 128 bytes",
                 )  # fmt: skip
                 continue
+            reached = _reached(warp, alike, tensor, tile)
+            if reached is None:
+                continue
             if loads:
                 barrier, offset = completion.barrier_of(warp, lane)
                 chosen = None if mask is None else int(mask(warp)[lane])
                 for end, signalled, cta in _destinations(
                     warp, lane, "shared", where, tile.bytes, barrier, offset, chosen
                 ):
-                    _tensor_load(warp, alike, bind, tensor, memory, tile, at, end, signalled, cta)
+                    _tensor_load(warp, alike, bind, reached, tile, at, end, signalled, cta)
             else:
-                _tensor_store(warp, alike, bind, tensor, memory, tile, at, where, operation)
+                _tensor_store(warp, alike, bind, tensor, reached, tile, at, where, operation)
 
     return execute
 
 
-def _map_at(warp: "Warp", lane: int, address: int) -> tuple[Any, Memory] | None:
-    """The tensor map at a generic address, and the buffer that it describes."""
+def _map_at(warp: "Warp", lane: int, address: int) -> Any:
+    """The tensor map at a generic address; None with a report where there is no memory."""
     place = _one(warp, "generic", address, tensor_map.BYTES, lane)
     if place is None:
         return None
@@ -308,25 +311,33 @@ def _map_at(warp: "Warp", lane: int, address: int) -> tuple[Any, Memory] | None:
     raw = memory.data[offset : offset + tensor_map.BYTES].tobytes()
     cached = warp.machine.tensor_maps.get(raw)
     if cached is None:
-        tensor = tensor_map.decode(raw)
-        buffer = warp.machine.globals.find(tensor.address)
-        if buffer is None or tensor.address + tensor.span > buffer.base + buffer.size:
-            warp.checker.report(
-                "out-of-bounds-global", warp.agent, lanes_of(1 << lane), warp.op,
-                address=f"{tensor.address:#x}", bytes=tensor.span,
-                limit="the tensor map describes memory outside the launch's buffers",
-            )  # fmt: skip
-            return None
-        cached = warp.machine.tensor_maps[raw] = tensor, buffer
+        cached = warp.machine.tensor_maps[raw] = tensor_map.decode(raw)
     return cached
+
+
+def _reached(warp: "Warp", lanes: Lanes, tensor: Any, tile: Any) -> tuple[Memory, int] | None:
+    """The buffer that holds a tile, and where in it the map's address lies (maybe before it).
+
+    A map of ragged tensors may begin far outside any memory, as long as its tiles do not.
+    """
+    first, end = ((tensor.address + byte) % (1 << 64) for byte in tile.extent)
+    if not tile.row_bytes:
+        return next(iter(warp.machine.globals)), 0
+    memory = warp.machine.globals.find(first, end - first)
+    if memory is None:
+        warp.checker.report(
+            "out-of-bounds-global", warp.agent, lanes, warp.op, address=f"{first:#x}",
+            bytes=end - first, limit="the tile lies outside the launch's buffers",
+        )  # fmt: skip
+        return None
+    return memory, first - memory.base - tile.extent[0]
 
 
 def _tensor_load(
     warp: "Warp",
     lanes: Lanes,
     bind: Binder,
-    tensor: Any,
-    memory: Memory,
+    reached: tuple[Memory, int],
     tile: Any,
     at: list[int],
     end: tuple[Memory, int],
@@ -334,7 +345,7 @@ def _tensor_load(
     cta: "Cta | None",
 ) -> None:
     target, place = end
-    origin = tensor.address - memory.base
+    memory, origin = reached
     if barrier is None:
         return
     _start(
@@ -352,7 +363,7 @@ def _tensor_store(
     lanes: Lanes,
     bind: Binder,
     tensor: Any,
-    memory: Memory,
+    reached: tuple[Memory, int],
     tile: Any,
     at: list[int],
     where: int,
@@ -362,7 +373,7 @@ def _tensor_store(
     if begin is None:
         return
     source, place = begin
-    origin = tensor.address - memory.base
+    memory, origin = reached
 
     def store(data: Any) -> None:
         if operation is None:

@@ -190,7 +190,7 @@ def _read_operands(warp: "Warp", product: Product) -> bool:
     for descriptor, first, count, transposed in reads:
         starts, size = wgmma_layout.spans(descriptor, first, count, transposed)
         starts = starts - SHARED_BASE
-        if int(starts.min()) < 0 or int(starts.max()) + size > shared.size:
+        if int(starts[0]) < 0 or int(starts[-1]) + size > shared.size:
             warp.checker.report(
                 "out-of-bounds-shared", warp.agent, FULL, product.op,
                 address=f"{descriptor.start:#x}", bytes=size,

@@ -248,13 +248,14 @@ def st(node: Instruction, bind: Binder) -> Execute:
         for memory, part, offsets in locate(warp, space, address(warp), lanes, total):
             if memory is None or not check_alignment(warp, offsets + memory.base, total, part):
                 continue
+            values = [get(warp)[part.index] for get in getters]
             if memory.region is not None:
                 warp.checker.write(
                     warp.agent, part, op, memory.region, offsets, total,
-                    strong, semantics, scope,
+                    strong, semantics, scope, np.stack(values, axis=1),
                 )  # fmt: skip
-            for i, get in enumerate(getters):
-                memory.scatter(offsets + i * size, get(warp)[part.index], size)
+            for i, value in enumerate(values):
+                memory.scatter(offsets + i * size, value, size)
             warp.machine.version += 1
 
     return execute_local if space == "local" else execute

@@ -72,8 +72,9 @@ class Oracle:
         after: list[set[int]] = [set() for _ in self.edges]
         through: dict[int, set[int]] = {}
         for work in self.accesses:
-            engine = work.node is not None and work.node != work.begin
-            if engine and byte in work.bytes and (work.write or not writes):
+            if work.node is None or work.node == work.begin:
+                continue
+            if byte in work.bytes and (work.write or not writes):
                 through.setdefault(work.begin, set()).add(work.node)
         for node in range(len(self.edges) - 1, -1, -1):  # edges lead to later nodes only
             for following in self.edges[node] | through.get(node, set()):

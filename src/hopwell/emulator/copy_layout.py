@@ -45,7 +45,8 @@ _XOR = {
     (128, 64): (0x40, 1),
 }
 
-# The special NaN: PTX names it without its bits, so only that it is a NaN can be relied on.
+# What arithmetic yields as its one NaN. PTX names the special NaN of a fill without its bits:
+# taken to be the same, but only that it is a NaN can be relied on.
 _NAN_BITS = {
     "f16": 0x7FFF,
     "bf16": 0x7FFF,
@@ -193,7 +194,8 @@ def _refuse(tensor_map: TensorMap) -> None:
 def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:
     """The tile's data (uint8, ``tile.bytes`` long); elements outside the tensor are filled.
 
-    ``buffer`` holds bytes of global memory; the map's address is its byte ``offset``.
+    ``buffer`` holds bytes of global memory; the map's address is its byte ``offset``, which may
+    be negative: what counts is that the tile's own bytes lie inside.
     """
     data = np.empty(tile.shape, dtype=f"u{tile.itemsize}")
     if tile.clipped:
@@ -323,8 +325,9 @@ def reduce(operation: str, element: str, old: Values, new: Values) -> Values:
     """Element-wise result of a bulk reduction of ``new`` into ``old``.
 
     Arrays have the dtype :func:`storage` names. Floating sums round to nearest even; "f32.ftz"
-    flushes subnormal inputs and results to zeros of the same sign, as the non-tensor
-    ``cp.reduce.async.bulk.add.f32`` does on Hopper. Raises :class:`UnsupportedLayout`.
+    flushes subnormal inputs and results to zeros of the same sign: pass it for the non-tensor
+    ``cp.reduce.async.bulk.add.f32``, whose implementation does so.
+    Raises :class:`UnsupportedLayout` for a combination that PTX does not have.
     """
     if element not in REDUCTIONS.get(operation, ()):
         raise UnsupportedLayout(
@@ -336,7 +339,7 @@ def reduce(operation: str, element: str, old: Values, new: Values) -> Values:
     if element == "bf16":
         return _bfloat16(_reduce_float(operation, _widen(old), _widen(new)))
     if element == "f32.ftz":
-        return _flush(_flush(old) + _flush(new))
+        return _canonical(_flush(_flush(old) + _flush(new)))
     if element in ("f16", "f32", "f64"):
         return _reduce_float(operation, old, new)
     return _INTEGER[operation](old, new).astype(old.dtype, copy=False)
@@ -356,11 +359,19 @@ _INTEGER: dict[str, Callable[[Values, Values], Values]] = {
 
 def _reduce_float(operation: str, old: Values, new: Values) -> Values:
     if operation == "add":
-        return old + new
+        return _canonical(old + new)
     # A NaN gives way to a number, and zeros are ordered by sign: NumPy promises only the former.
     first = (np.signbit(old) if operation == "min" else ~np.signbit(old)) & (old == new)
     pick = np.fmin if operation == "min" else np.fmax
-    return np.where(first, old, pick(new, old))
+    return _canonical(np.where(first, old, pick(new, old)))
+
+
+def _canonical(values: Values) -> Values:
+    size = values.dtype.itemsize
+    invalid = np.isnan(values)
+    if invalid.any():
+        values.view(f"u{size}")[invalid] = _NAN_BITS[f"f{8 * size}"]
+    return values
 
 
 def _widen(bits: Values) -> Values:
@@ -371,7 +382,7 @@ def _bfloat16(values: Values) -> Values:
     """Bits of float32 values rounded to nearest even; every NaN becomes 0x7fff."""
     bits = values.view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+    return np.where(np.isnan(values), np.uint16(_NAN_BITS["bf16"]), rounded)
 
 
 def _flush(values: Values) -> Values:

@@ -32,11 +32,15 @@ _FP8 = ("e4m3", "e5m2")
 FP8_FRACTION_BITS = 13
 """Fraction bits that Hopper's ``wgmma`` keeps of a sum of FP8 products.
 
-Published measurements: about 14 significant bits, truncated (DeepSeek-V3 technical report,
-section 3.3.2, on H800), stored in a float32 whose other bits are zero.
+Measured by others, against PTX's "at least single precision": each product is aligned to the
+largest and its highest 14 bits are kept, the rest truncated (DeepSeek-V3 technical report,
+sections 3.3.2 and 3.5.2, on H800). :func:`multiply` truncates the exact sum once.
 """
 
 _FRACTION_BITS = {"f32": 23, "f16": 10}
+
+_NAN_BITS = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
+"""The one NaN that arithmetic yields."""
 
 _ACCUMULATORS: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
@@ -122,7 +126,12 @@ def multiply(
         return total.astype(np.int64).astype(kind)
     if a_type in _FP8 and fp8_fraction_bits is not None:
         total.view(np.int64)[...] &= -1 << 52 - fp8_fraction_bits
-    return total.astype(kind)
+    result = total.astype(kind)
+    invalid = np.isnan(result)
+    if invalid.any():
+        container, bits = _NAN_BITS[accumulator]
+        result.view(container)[invalid] = bits
+    return result
 
 
 def accumulation_bound(
@@ -134,7 +143,7 @@ def accumulation_bound(
     aligned to the largest and truncated to the accumulator's fraction bits (to
     :data:`FP8_FRACTION_BITS` for FP8), then the sum is truncated or rounded to as many.
     Both the hardware and :func:`multiply` stay within it, so they differ by at most twice this.
-    Integers are exact: zero.
+    Integers are exact: zero. Where the true sum overflows the accumulator no bound holds.
     """
     products = np.abs(a)[:, :, None] * np.abs(b)[None, :, :]
     start = np.zeros(products.shape[::2]) if c is None else np.abs(c)

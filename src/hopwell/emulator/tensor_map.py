@@ -16,12 +16,14 @@ w13        0-14 element strides minus one, three bits each; 24-31 box 0 minus on
 w14        boxes 1 to 4 minus one, a byte each
 =========  =====================================================================
 
-The other bits (such as L2 promotion) say nothing about which bytes move, and are not read.
+The other bits (such as L2 promotion) say nothing about which bytes move, and are not read; in
+w2, CuTe DSL sets bits 1 and 18, and bit 21 for tensors of 128 KiB or more.
 """
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 from hopwell.errors import TensorMapError, UnsupportedLayout
@@ -195,7 +197,9 @@ def encode(tensor_map: TensorMap) -> bytes:
 
 def check(tensor_map: TensorMap) -> None:
     """Raise :class:`TensorMapError` for the first rule of ``cuTensorMapEncodeTiled`` broken."""
-    for what, expected, actual, holds in (*_shape_rules(tensor_map), *_layout_rules(tensor_map)):
+    # One by one: a later rule may rely on an earlier one.
+    rules = chain(_shape_rules(tensor_map), _layout_rules(tensor_map))
+    for what, expected, actual, holds in rules:
         if not holds:
             raise TensorMapError(
                 f"tensor map: {what}",
@@ -241,7 +245,8 @@ def validate(tensor_map: TensorMap, address: int, size: int) -> None:
     """Check a tensor map against the buffer (byte address and bytes) that it should describe.
 
     Raises :class:`TensorMapError` where a rule of the format is broken or an element of the
-    tensor lies outside the buffer.
+    tensor lies outside the buffer. Maps of ragged tensors fail on purpose: their address lies far
+    before the buffer, and only the coordinates of each copy lead into it.
     """
     check(tensor_map)
     first, end = tensor_map.address, tensor_map.address + tensor_map.span

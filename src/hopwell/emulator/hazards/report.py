@@ -1,0 +1,271 @@
+"""Hazards as data: both accesses, the missing edge, groups by cause, JSON and lines of text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hopwell.emulator.hazards.rules import RULES
+
+if TYPE_CHECKING:
+    from hopwell.ptx.nodes import Location, SourceLine
+
+#: The version of :func:`to_json`. A field that changes its meaning, or goes, raises the number.
+SCHEMA = "hopwell.hazards/1"
+
+#: Facts are plain values, so that they survive JSON.
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One side of a hazard: who did what, where in the program, to which bytes.
+
+    Attributes:
+        agent: "CTA (0,0,0) warp 4 lane 3", "tma-load issued by CTA (0,0,0) warp 0 lane 0".
+        kind: "read", "write", "atomic", "wait", "arrive", or the name of another action.
+        instruction: the PTX opcode.
+        location: its place in the PTX, None for what no text holds.
+        source: the line of the program that it was compiled from, where known.
+        space: "shared", "global", "register" or "".
+        region: the allocation; ``buffer``: the annotated range in it, "" where there is none.
+        start, stop: byte offsets in the region, the second exclusive; None without memory.
+        phase: of the mbarrier that completes this access, None where none does.
+        proxy: "generic" or "async".
+    """
+
+    agent: str
+    kind: str
+    instruction: str
+    location: Location | None = None
+    source: SourceLine | None = None
+    space: str = ""
+    region: str = ""
+    buffer: str = ""
+    start: int | None = None
+    stop: int | None = None
+    phase: int | None = None
+    proxy: str = "generic"
+
+    @property
+    def where(self) -> str:
+        """The bytes in words: "sK[1] bytes 0..64 of shared CTA (0,0,0)"."""
+        if self.start is None or self.stop is None:
+            return self.space
+        of = f"{self.buffer}, " if self.buffer else ""
+        return f"{of}{self.region} bytes {self.start}..{self.stop - 1}"
+
+    @property
+    def line(self) -> str:
+        """The source line where there is one, the PTX line otherwise."""
+        if self.source is not None:
+            return f"{self.source.file}:{self.source.line}"
+        if self.location is not None:
+            return f"{self.location.file}:{self.location.line}"
+        return "(no line)"
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """One finding.
+
+    Attributes:
+        rule: a key of :data:`hopwell.emulator.hazards.rules.RULES`.
+        first: the earlier access, None where there is only one side.
+        second: the access at which the hazard was seen.
+        missing: the edge that should have ordered them, in words.
+        seed: of the schedule that showed it, None where none was set.
+        facts: what else was known, plain values.
+    """
+
+    rule: str
+    first: Access | None
+    second: Access
+    missing: str
+    seed: int | None = None
+    facts: Facts = field(default_factory=dict)
+
+    @property
+    def ptx_section(self) -> str:
+        """The section of the PTX ISA that the rule follows."""
+        return RULES[self.rule].section
+
+    @property
+    def cause(self) -> tuple[object, ...]:
+        """What a person would fix once: the rule and the two instructions."""
+        return (self.rule, _place(self.first), _place(self.second))
+
+
+def _place(access: Access | None) -> tuple[object, ...] | None:
+    return None if access is None else (access.location, access.instruction, access.kind)
+
+
+@dataclass(slots=True)
+class HazardGroup:
+    """Hazards with one cause: the first example, how many there were, and under which seeds."""
+
+    example: Hazard
+    count: int = 1
+    seeds: list[int] = field(default_factory=list)
+
+    @property
+    def rule(self) -> str:
+        return self.example.rule
+
+    def add(self, count: int, seeds: Iterable[int]) -> None:
+        """Count further hazards of this cause."""
+        self.count += count
+        self.seeds = sorted({*self.seeds, *seeds})
+
+
+def merge_groups(runs: Iterable[Iterable[HazardGroup]]) -> list[HazardGroup]:
+    """The groups of several runs as one list, most frequent first, then as they were found."""
+    merged: dict[object, HazardGroup] = {}
+    for groups in runs:
+        for group in groups:
+            known = merged.get(group.example.cause)
+            if known is None:
+                merged[group.example.cause] = HazardGroup(
+                    group.example, group.count, list(group.seeds)
+                )
+            else:
+                known.add(group.count, group.seeds)
+    return sorted(merged.values(), key=lambda group: -group.count)
+
+
+def _source_dict(source: SourceLine | None) -> dict[str, Any] | None:
+    if source is None:
+        return None
+    return {
+        "file": source.file,
+        "line": source.line,
+        "column": source.column,
+        "function": source.function,
+        "inlined_at": _source_dict(source.inlined_at),
+    }
+
+
+def _access_dict(access: Access | None) -> dict[str, Any] | None:
+    if access is None:
+        return None
+    place = access.location
+    return {
+        "agent": access.agent,
+        "kind": access.kind,
+        "proxy": access.proxy,
+        "instruction": access.instruction,
+        "ptx": None
+        if place is None
+        else {"file": place.file, "line": place.line, "column": place.column},
+        "source": _source_dict(access.source),
+        "space": access.space,
+        "region": access.region,
+        "buffer": access.buffer,
+        "start": access.start,
+        "stop": access.stop,
+        "phase": access.phase,
+    }
+
+
+def group_dict(group: HazardGroup) -> dict[str, Any]:
+    """One group as plain values."""
+    hazard = group.example
+    rule = RULES[hazard.rule]
+    return {
+        "rule": hazard.rule,
+        "title": rule.title,
+        "ptx_section": rule.section,
+        "count": group.count,
+        "seeds": group.seeds,
+        "seed": hazard.seed,
+        "missing": hazard.missing,
+        "first": _access_dict(hazard.first),
+        "second": _access_dict(hazard.second),
+        "facts": dict(hazard.facts),
+    }
+
+
+def to_dict(groups: Iterable[HazardGroup]) -> dict[str, Any]:
+    """All groups as plain values, with the schema's version."""
+    listed = list(groups)
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict(listed),
+        "hazards": sum(group.count for group in listed),
+        "groups": [group_dict(group) for group in listed],
+    }
+
+
+def to_json(groups: Iterable[HazardGroup], indent: int | None = 2) -> str:
+    """:func:`to_dict` as JSON."""
+    return json.dumps(to_dict(groups), indent=indent)
+
+
+def verdict(groups: Iterable[HazardGroup]) -> str:
+    """One line: how many hazards of how many causes, and the rules they break."""
+    listed = list(groups)
+    if not listed:
+        return "clean: no hazard"
+    total = sum(group.count for group in listed)
+    rules = ", ".join(dict.fromkeys(group.rule for group in listed))
+    return f"{_count(total, 'hazard')} with {_count(len(listed), 'cause')}: {rules}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def lines(groups: Iterable[HazardGroup]) -> list[str]:
+    """The report as lines of text: the verdict, then each cause with both source lines."""
+    listed = list(groups)
+    text = [verdict(listed)]
+    for number, group in enumerate(listed, 1):
+        text.append("")
+        text += group_lines(group, number)
+    return text
+
+
+def group_lines(group: HazardGroup, number: int) -> list[str]:
+    """One cause as lines of text."""
+    hazard = group.example
+    rule = RULES[hazard.rule]
+    times = "" if group.count == 1 else f", {group.count} times"
+    seed = "" if hazard.seed is None else f", first under seed {hazard.seed}"
+    text = [f"{number}. {hazard.rule}: {rule.title}{times}{seed}"]
+    if hazard.first is not None:
+        text += _side_lines("earlier", hazard.first)
+        text += _side_lines("then", hazard.second)
+    else:
+        text += _side_lines("at", hazard.second)
+    text.append(f"   missing  {hazard.missing}")
+    if hazard.facts:
+        facts = ", ".join(f"{key} {value}" for key, value in hazard.facts.items())
+        text.append(f"   facts    {facts}")
+    text.append(f"   fix      {rule.fix}")
+    text.append(f"   rule     {rule.section}")
+    return text
+
+
+def _side_lines(label: str, access: Access) -> list[str]:
+    phase = "" if access.phase is None else f", phase {access.phase}"
+    text = [f"   {label:<8} {access.line}  {access.instruction}"]
+    if access.source is not None:
+        text += [f"            inlined at {s}" for s in _inlined(access.source)]
+        if access.location is not None:
+            text.append(f"            PTX line {access.location.line}")
+    what = f"{access.kind} by {access.agent}"
+    text.append(
+        f"            {what}: {access.where}{phase}" if access.where else f"            {what}"
+    )
+    return text
+
+
+def _inlined(source: SourceLine) -> list[str]:
+    chain = []
+    caller = source.inlined_at
+    while caller is not None:
+        chain.append(f"{caller.file}:{caller.line}")
+        caller = caller.inlined_at
+    return chain

@@ -109,6 +109,7 @@ class DecodedOp:
         node: its syntax.
         reads, writes: registers named by its operands; the guard is among the reads.
         guard: the predicate that guards it, and whether it is negated.
+        selects: for selp, its two values and the predicate.
         reconverge: for a branch, the position where diverged lanes meet again; -1 is exit.
         target: for a branch, the position it jumps to.
     """
@@ -118,6 +119,7 @@ class DecodedOp:
     reads: frozenset[Slot] = frozenset()
     writes: frozenset[Slot] = frozenset()
     guard: tuple[Slot, bool] | None = None
+    selects: tuple[Slot, ...] = ()
     reconverge: int = -1
     target: int = -1
 
@@ -349,6 +351,11 @@ def _computation(computation: Compute, binder: Binder) -> tuple[Step, Execute]:
     (store,) = setters
     fast = _fast(computation, binder, operands)
     execute = _single(function, getters, store)
+    if binder.op.node.name == "selp":
+        binder.op.selects = tuple(
+            binder.source_slot(operand, TYPES[kind])
+            for operand, kind in zip(operands[count:], computation.sources, strict=True)
+        )
     return (fast or _unguarded(execute)), execute
 
 

@@ -85,10 +85,13 @@ def _defined(program: "Program", op: DecodedOp, step: Step, tainted: frozenset[S
                 _report(program, fragment, op, guard[0])
             row = warp.views[PREDICATE_VIEW][guard[0].index]
             bits &= mask_of(np.logical_not(row) if guard[1] else row)
-        found = 0
-        for slot in reads:
-            found |= undefined[slot]
-        found &= bits
+        if op.selects:
+            found = _selected(fragment, op) & bits
+        else:
+            found = 0
+            for slot in reads:
+                found |= undefined[slot]
+            found &= bits
         if found and not carries:
             _report(program, fragment, op, next(s for s in reads if undefined[s] & found))
             found = 0
@@ -98,6 +101,13 @@ def _defined(program: "Program", op: DecodedOp, step: Step, tainted: frozenset[S
         return result
 
     return checked
+
+
+def _selected(fragment: "Fragment", op: DecodedOp) -> int:
+    """Lanes whose selp takes an undefined value, or chooses by one."""
+    first, second, predicate = (fragment.warp.undefined.get(slot, 0) for slot in op.selects)
+    chosen = mask_of(fragment.warp.views[PREDICATE_VIEW][op.selects[2].index])
+    return first & chosen | second & ~chosen | predicate
 
 
 def _report(program: "Program", fragment: "Fragment", op: DecodedOp, slot: Slot) -> None:

@@ -14,6 +14,9 @@ from hopwell.emulator.capture.cubin import image_at
 from hopwell.errors import CaptureError
 
 PTX = """
+.version 8.0
+.target sm_90a
+.address_size 64
 .visible .entry scale(.param .u64 scale_x, .param .f32 scale_by) { ret; }
 """
 #: As short as an ELF file can be: a header that says where nothing follows.

@@ -46,7 +46,7 @@ class Buffer:
     """
 
     name: str
-    array: NDArray[Any]
+    array: NDArray[Any] = field(repr=False)
     written: bool | None = None
     owner: object = field(default=None, repr=False)
 

@@ -144,7 +144,9 @@ class Machine:
         self.launch_registers = registers_at_launch(program, launch)
         self.globals = AddressSpace()
         for buffer in launch.buffers:
-            self._map(buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8))
+            self._map(
+                buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8)
+            )
         self._map_module_variables()
         parameters = np.frombuffer(launch.parameters, np.uint8).copy()
         self.parameters = Memory("parameters", "param", PARAMETER_WINDOW, parameters)
@@ -242,8 +244,8 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.token != self.version:
-                fragment.token, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True
@@ -404,9 +406,7 @@ class Machine:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
         for copy in [c for c in self.in_flight if c.warp.cta is cta]:
             if copy.kind.endswith("store") and not copy.fetched:
-                self.checker.report(
-                    "dangling-copy", copy.warp.agent, copy.lanes, copy.op
-                )
+                self.checker.report("dangling-copy", copy.warp.agent, copy.lanes, copy.op)
         self._resident -= 1
         self._start_clusters()
 

@@ -78,9 +78,7 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     return execute
 
 
-def _arrive(
-    warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str
-) -> None:
+def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
     if named.threads and named.threads != threads:
@@ -96,7 +94,7 @@ def _arrive(
         threads = max(32, threads + -threads % 32)
     # Every lane of the warp is there: a release of all that all lanes did.
     checker.warp_sync(warp.agent, lanes)
-    clock = checker.release(warp.agent, lanes)
+    clock = checker.release(warp.agent, lanes, op, who)
     if named.arriving is None:
         named.arriving = clock.copy()
     else:
@@ -234,9 +232,7 @@ def mbarrier_init(node: Instruction, bind: Binder) -> Execute:
                 expected = int(count(warp)[lane])
                 name = warp.cta.barrier_name(memory, offset)
                 column = warp.checker.column("mbarrier", (id(memory), offset), name)
-                memory.barriers[offset] = Mbarrier(
-                    memory, offset, name, column, expected, expected
-                )
+                memory.barriers[offset] = Mbarrier(memory, offset, name, column, expected, expected)
             if memory.region is not None:
                 warp.checker.mbarrier_init(warp.agent, part, op, memory.region, offsets)
             machine.version += 1
@@ -281,12 +277,17 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
         amounts = None if count is None else count(warp)
         tokens = np.zeros(32, np.uint64)
         for mbarrier, who in _each_barrier(warp, space, address(warp), lanes):
-            if mbarrier.memory.rank != warp.cta.rank and not warp.cta.cluster.ctas[
-                mbarrier.memory.rank
-            ].alive:
+            if (
+                mbarrier.memory.rank != warp.cta.rank
+                and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
+            ):
                 checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
                 continue
-            clock = None if relaxed else checker.release(warp.agent, who)
+            clock = (
+                checker.release_relaxed(warp.agent, who)
+                if relaxed
+                else checker.release(warp.agent, who, op, mbarrier.name)
+            )
             for lane in who.index.tolist():
                 tokens[lane] = mbarrier.token()
                 if armed and amounts is not None:
@@ -304,11 +305,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                     )  # fmt: skip
                     arrivals = mbarrier.pending
                 mbarrier.pending -= arrivals
-                if clock is not None:
-                    if mbarrier.arriving is None:
-                        mbarrier.arriving = clock.copy()
-                    else:
-                        mbarrier.arriving.join(clock)
+                if mbarrier.arriving is None:
+                    mbarrier.arriving = clock.copy()
+                else:
+                    mbarrier.arriving.join(clock)
                 if machine.recorder is not None:
                     machine.recorder.arrive(warp, mbarrier, armed)
                 machine.advance(mbarrier)
@@ -416,7 +416,7 @@ def setmaxnreg(node: Instruction, bind: Binder) -> Execute:
     def execute(warp: "Warp", lanes: Lanes) -> None:
         wanted = target(warp, lanes)
         delta = wanted - warp.registers
-        if wanted % 8 or not 24 <= wanted <= 256 or (delta > 0) != increase and delta:
+        if wanted % 8 or not 24 <= wanted <= 256 or ((delta > 0) != increase and delta):
             warp.checker.report(
                 "setmaxnreg-target", warp.agent, lanes, op, registers=wanted,
                 held=warp.registers,

@@ -102,6 +102,9 @@ def _start(
     checker = warp.checker
     column = None if barrier is None else barrier.column
     handle = checker.issue(warp.agent, lanes, bind.op, kind, description, column)
+    if barrier is not None and barrier.memory.region is not None:
+        where = np.array([barrier.offset], np.int64)
+        checker.mbarrier_use(warp.agent, lanes, bind.op, barrier.memory.region, where, handle)
     for memory, starts, length in reads:
         if memory.region is not None and len(starts):
             checker.engine_read(handle, memory.region, starts, length)
@@ -161,9 +164,7 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
                 )  # fmt: skip
                 continue
             begin = _one(warp, source, origin_address, count, lane)
-            barrier, barrier_offset = (
-                completion.barrier_of(warp, lane) if by_barrier else (None, 0)
-            )
+            barrier, barrier_offset = completion.barrier_of(warp, lane) if by_barrier else (None, 0)
             if begin is None or (by_barrier and barrier is None):
                 continue
             chosen = None if mask is None else int(mask(warp)[lane])
@@ -193,7 +194,7 @@ def _destinations(
         cta = warp.cta.cluster.ctas[end[0].rank] if space == "shared" else None
         return [(end, barrier, cta)]
     offset = (address & (1 << layout.RANK_SHIFT) - 1) - layout.SHARED_BASE
-    found = []
+    found: list[tuple[tuple[Memory, int], Mbarrier | None, Cta | None]] = []
     for rank, cta in enumerate(warp.cta.cluster.ctas):
         if multicast >> rank & 1:
             signalled = find_mbarrier(
@@ -229,9 +230,9 @@ def _bulk(
             into[:] = data
         else:
             kind = copy_layout.storage(element)
-            into[:] = copy_layout.reduce(
-                operation, element, into.view(kind), data.view(kind)
-            ).view(np.uint8)
+            into[:] = copy_layout.reduce(operation, element, into.view(kind), data.view(kind)).view(
+                np.uint8
+            )
 
     kind = "tma-reduce" if operation else "tma-store" if to == "global" else "bulk-copy"
     _start(
@@ -459,7 +460,7 @@ def cp_async(node: Instruction, bind: Binder) -> Execute:
 
     A source size below the copy's leaves the rest zero. It belongs to the generic proxy.
     """
-    operands = [o for o in node.operands]
+    operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])
     size = bind.uniform(operands[2], "b32")
     ignore = None
@@ -580,9 +581,7 @@ def cp_async_arrive(node: Instruction, bind: Binder) -> Execute:
         for lane in lanes.index.tolist():
             groups = warp.copies.setdefault(lane, BulkGroups())
             place = _one(warp, "shared", int(address(warp)[lane]), 8, lane)
-            barrier = (
-                None if place is None else find_mbarrier(warp, lanes_of(1 << lane), *place)
-            )
+            barrier = None if place is None else find_mbarrier(warp, lanes_of(1 << lane), *place)
             if barrier is None:
                 continue
             # Landing the copies here is the latest that this arrival allows them.

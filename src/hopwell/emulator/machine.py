@@ -49,10 +49,16 @@ class Cluster:
     arriving: Any = None
     completed: Any = None
 
-    @property
-    def live_threads(self) -> int:
-        """Threads that have not exited."""
-        return sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+    def complete_if_due(self) -> bool:
+        """Complete the cluster barrier's round when all live threads have arrived."""
+        live = sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+        arrived = sum(warp.live >> lane & 1 for warp, lane in self.arrived)
+        if not self.arrived or arrived < live:
+            return False
+        self.completed, self.arriving = self.arriving, None
+        self.arrived.clear()
+        self.round += 1
+        return True
 
 
 class Cta:
@@ -94,9 +100,19 @@ class Cta:
         """What reports call the mbarrier at an offset."""
         return self.machine.names.barrier(memory.rank, offset - self.program.static_shared)
 
+    @property
+    def live_threads(self) -> int:
+        """Threads in warps that have not exited: what a barrier without a count waits for."""
+        return 32 * sum(1 for warp in self.warps if warp.live)
+
     def warp_exited(self, warp: Warp) -> None:
         """Called when a warp's last lane exits."""
         self.machine.exited(warp)
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.threads = self.live_threads
+                barrier.complete_if_due()
+        self.cluster.complete_if_due()
         if not any(w.live for w in self.warps):
             self.alive = False
             self.machine.cta_done(self)

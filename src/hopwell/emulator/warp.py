@@ -233,6 +233,10 @@ class Warp:
                 other = Fragment(self, lanes_of(join.arrived), join.pc, join.outer)
                 self.fragments.append(other)
                 self.machine.runnable.append(other)
+        for mask, (round_, arrived) in self.syncs.items():
+            if arrived and not mask & self.live & ~arrived:
+                self.checker.warp_sync(self.agent, lanes_of(arrived & self.live))
+                self.syncs[mask] = round_ + 1, 0
         if not self.live:
             self.cta.warp_exited(self)
         if not rest:

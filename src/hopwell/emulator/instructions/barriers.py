@@ -54,7 +54,8 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
         index = number(warp, lanes)
         named = warp.cta.named_barrier(index)
         if fragment.token is None:
-            threads = 32 * len(warp.cta.warps) if count is None else count(warp, lanes)
+            threads = warp.cta.live_threads if count is None else count(warp, lanes)
+            named.everyone = count is None
             fragment.token = named.round
             _arrive(warp, lanes, op, named, threads, action)
             if reduction is not None:
@@ -157,7 +158,7 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
                 cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
                 cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
-            _complete_cluster(warp)
+            cluster.complete_if_due()
             return
         if fragment.token is None:
             fragment.token = warp.cluster_round
@@ -168,15 +169,6 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
             warp.checker.acquire(warp.agent, lanes, cluster.completed)
 
     return execute
-
-
-def _complete_cluster(warp: "Warp") -> None:
-    cluster = warp.cta.cluster
-    if len(cluster.arrived) >= cluster.live_threads:
-        cluster.completed, cluster.arriving = cluster.arriving, None
-        cluster.arrived.clear()
-        cluster.round += 1
-        warp.machine.version += 1
 
 
 # -- mbarrier ----------------------------------------------------------------------------

@@ -340,9 +340,7 @@ def fence(node: Instruction, bind: Binder) -> Execute:
         raise bind.fail(f"proxy {modifiers[1]}")
     if modifiers[0] == "mbarrier_init":
         # Orders initialisations of mbarriers before their use, by the async proxy too.
-        return lambda warp, lanes: warp.checker.fence(
-            warp.agent, lanes, "mbarrier_init", "cluster"
-        )
+        return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, "mbarrier_init", "cluster")
     if node.name == "membar":
         scope = {"cta": "cta", "gl": "gpu", "sys": "sys"}[modifiers[0]]
         semantics = "sc"

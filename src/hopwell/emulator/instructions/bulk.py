@@ -280,13 +280,9 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
             if tensor is None:
                 continue
             at = [int(box[lane]) for box in boxes]
-            tile = copy_layout.tile(tensor, at)
-            if where % copy_layout.SHARED_ALIGNMENT:
-                warp.checker.report(
-                    "misaligned-access", warp.agent, lanes_of(1 << lane), bind.op,
-                    address=f"{where:#x}", expected="a multiple of 128 bytes",
-                )  # fmt: skip
+            if not _acceptable(warp, alike, bind, tensor, at, where, loads):
                 continue
+            tile = copy_layout.tile(tensor, at)
             reached = _reached(warp, alike, tensor, tile)
             if reached is None:
                 continue
@@ -301,6 +297,25 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                 _tensor_store(warp, alike, bind, tensor, reached, tile, at, where, operation)
 
     return execute
+
+
+def _acceptable(
+    warp: "Warp", lanes: Lanes, bind: Binder, tensor: Any, at: list[int], where: int, loads: bool
+) -> bool:
+    """Whether the engine takes these operands; an H200 raises ILLEGAL_INSTRUCTION otherwise."""
+    refusals = [
+        ("misaligned-access", "a shared address that is a multiple of 128 bytes", f"{where:#x}",
+         where % copy_layout.SHARED_ALIGNMENT),
+        ("misaligned-access", "a first coordinate at a multiple of 16 bytes", at[0],
+         at[0] * tensor.itemsize % 16),
+        ("out-of-bounds-global", "coordinates of a store that are not negative", tuple(at),
+         not loads and min(at) < 0),
+    ]  # fmt: skip
+    for rule, expected, actual, refused in refusals:
+        if refused:
+            warp.checker.report(rule, warp.agent, lanes, bind.op, expected=expected, actual=actual)
+            return False
+    return True
 
 
 def _map_at(warp: "Warp", lane: int, address: int) -> Any:

@@ -62,12 +62,56 @@ class LaunchError(HopwellError, RuntimeError):
     """The CUDA runtime refused a launch."""
 
 
+class CaptureError(HopwellError, RuntimeError):
+    """A kernel's launch could not be captured, or is not what its arguments say."""
+
+
 class MeasurementError(HopwellError, RuntimeError):
     """What was about to be measured is wrong, unnamed, or not what the record holds already."""
 
 
 class GradientUnsupported(HopwellError, NotImplementedError):
     """A gradient was asked for through a backend that has no backward."""
+
+
+class PtxSyntaxError(HopwellError, ValueError):
+    """PTX that is malformed, or a construct that is not known.
+
+    ``file``, ``line`` and ``column`` (from 1) say where, and ``text`` is that line of the PTX.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: object,
+        actual: object,
+        file: str,
+        line: int,
+        column: int,
+        text: str,
+    ) -> None:
+        super().__init__(
+            f"{file}:{line}:{column}: {what}",
+            expected=expected,
+            actual=actual,
+            consequence="The module was not read.",
+        )
+        self.file = file
+        self.line = line
+        self.column = column
+        self.text = text
+        # Tabs stay tabs, so that the caret stands under its character.
+        indent = "".join("\t" if character == "\t" else " " for character in text[: column - 1])
+        self.args = (f"{self}\n    {text}\n    {indent}^",)
+
+
+class TensorMapError(HopwellError, ValueError):
+    """A tensor map breaks a rule of its format, or describes memory outside its buffer."""
+
+
+class UnsupportedLayout(HopwellError, NotImplementedError):
+    """A matrix or tensor layout that the emulator does not model."""
 
 
 class Refusal(NamedTuple):

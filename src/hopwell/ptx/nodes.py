@@ -278,8 +278,19 @@ InitialValue: TypeAlias = Immediate | Symbol | Generic | Masked | Initializer
 #: Bytes of one value of a type. Sub-byte types and predicates take no memory of their own.
 TYPE_BYTES: Mapping[str, int] = {
     **{f"{kind}{width}": width // 8 for kind in "bus" for width in (8, 16, 32, 64)},
-    **{"b128": 16, "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "f16x2": 4, "bf16x2": 4, "tf32": 4},
-    **{"e4m3": 1, "e5m2": 1, "texref": 8, "samplerref": 8, "surfref": 8},
+    "b128": 16,
+    "f16": 2,
+    "bf16": 2,
+    "f32": 4,
+    "f64": 8,
+    "f16x2": 4,
+    "bf16x2": 4,
+    "tf32": 4,
+    "e4m3": 1,
+    "e5m2": 1,
+    "texref": 8,
+    "samplerref": 8,
+    "surfref": 8,
 }
 
 

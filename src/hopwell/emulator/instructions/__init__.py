@@ -1,1 +1,17 @@
 """One module per family of instructions; importing this package registers all of them."""
+
+from hopwell.emulator.instructions import (  # noqa: F401
+    barriers,
+    bulk,
+    compare,
+    control,
+    convert,
+    floating,
+    half,
+    integer,
+    logic,
+    matrix,
+    memory,
+    move,
+    wgmma,
+)

@@ -1,0 +1,390 @@
+"""Where the bytes of a tensor copy lie: tiles of a tensor in global and in shared memory.
+
+Pure functions on arrays. A copy has two halves, which may happen at different times:
+
+- load: :func:`read_global`, then :func:`write_shared` (once per destination CTA);
+- store: :func:`read_shared`, then :func:`write_global` or :func:`reduce_global`.
+
+Between them travels the tile's ``data``: its bytes, dimension 0 fastest, not swizzled.
+
+Source: PTX ISA 5.5 (bounding box, traversal stride, out-of-boundary access, swizzling modes) and
+9.7.9.25 to 9.7.9.27 (bulk and tensor copies and reductions).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopwell.emulator.tensor_map import TensorMap, itemsize
+from hopwell.errors import InputError, UnsupportedLayout
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
+
+SHARED_ALIGNMENT = 128
+"""Byte alignment that a tile needs in shared memory."""
+
+CHUNK = 16
+"""Bytes that every swizzle keeps together."""
+
+# NumPy has no 16-byte integer; moving complex numbers copies their bits unchanged.
+_CHUNK = np.dtype(np.complex128)
+
+# Swizzle and atom -> (mask of the address bits changed, distance to the bits they come from).
+_XOR = {
+    (0, 16): (0, 0),
+    (32, 16): (0x10, 3),
+    (64, 16): (0x30, 3),
+    (128, 16): (0x70, 3),
+    (128, 32): (0x60, 2),
+    (128, 64): (0x40, 1),
+}
+
+# What arithmetic yields as its one NaN. PTX names the special NaN of a fill without its bits:
+# taken to be the same, but only that it is a NaN can be relied on.
+_NAN_BITS = {
+    "f16": 0x7FFF,
+    "bf16": 0x7FFF,
+    "f32": 0x7FFFFFFF,
+    "f64": 0x7FFFFFFFFFFFFFFF,
+}
+
+
+def swizzle(addresses: Values, span: int, atom: int = 16) -> Values:
+    """Shared byte addresses after a swizzle of ``span`` bytes that keeps ``atom`` together.
+
+    The pattern belongs to the address, not to the tile: a tile that starts inside a pattern
+    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7.
+    """
+    mask, distance = _XOR[span, atom]
+    return addresses ^ (addresses >> distance & mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one tensor copy touches. Shapes and slices are outermost first, elements innermost."""
+
+    shape: tuple[int, ...]
+    """Elements of the tile along each dimension."""
+    inside: tuple[slice, ...]
+    """The part of the tile that lies inside the tensor: a box; maybe empty."""
+    offset: int
+    """Byte offset from the tensor map's address to the first element inside."""
+    steps: tuple[int, ...]
+    """Bytes between neighbours of the tile in global memory along each dimension."""
+    itemsize: int
+    swizzle: int
+    atom: int
+    fill: int
+    """Bits of an element that lies outside."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tile: what a load writes and counts, elements outside included."""
+        return int(np.prod(self.shape)) * self.itemsize
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements inside along each dimension; all zero where nothing is inside."""
+        counts = tuple(part.stop - part.start for part in self.inside)
+        return counts if all(counts) else (0,) * len(counts)
+
+    @property
+    def clipped(self) -> bool:
+        """Part of the tile lies outside the tensor."""
+        return self.counts != self.shape
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of each contiguous run in global memory."""
+        return self.counts[-1] * self.itemsize
+
+    @property
+    def rows(self) -> Offsets:
+        """Byte offset from the map's address of each contiguous run inside, outermost first."""
+        return self.offset + _grid(self.counts[:-1], self.steps[:-1]) if self.row_bytes else _NONE
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First and one-past-last byte touched in global memory, from the map's address."""
+        if not self.row_bytes:
+            return self.offset, self.offset
+        last = sum((n - 1) * step for n, step in zip(self.counts, self.steps, strict=True))
+        return self.offset, self.offset + last + self.itemsize
+
+
+_NONE: Offsets = np.zeros(0, dtype=np.int64)
+
+
+def tile(tensor_map: TensorMap, coordinates: Sequence[int]) -> Tile:
+    """The tile whose first element has these coordinates, dimension 0 first; they may be negative.
+
+    Raises :class:`InputError` where their number is not the map's rank, and
+    :class:`UnsupportedLayout` for interleaved maps and for a swizzled box narrower than its
+    swizzle (PTX does not say how its rows are padded).
+    """
+    if len(coordinates) != tensor_map.rank:
+        raise InputError(
+            "coordinates of a tensor copy",
+            expected=f"{tensor_map.rank}, the rank of the tensor map",
+            actual=len(coordinates),
+            consequence="The instruction does not fit its tensor map.",
+        )
+    return _tile(tensor_map, tuple(int(c) for c in coordinates))
+
+
+@lru_cache(maxsize=4096)
+def _tile(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Tile:
+    _refuse(tensor_map)
+    inside, offset = [], 0
+    strides = (1, *tensor_map.element_strides[1:])
+    memory = (tensor_map.itemsize, *tensor_map.strides)
+    for start, count, stride, extent, step in zip(
+        coordinates, tensor_map.tile, strides, tensor_map.extents, memory, strict=True
+    ):
+        # Elements start + i * stride lie inside for i in [first, end).
+        first = min(count, max(0, -(start // stride)))
+        end = max(first, min(count, -((start - extent) // stride)))
+        inside.append(slice(first, end))
+        offset += (start + first * stride) * step
+    return Tile(
+        shape=tensor_map.tile[::-1],
+        inside=tuple(inside[::-1]),
+        offset=offset,
+        steps=tuple(s * m for s, m in zip(strides, memory, strict=True))[::-1],
+        itemsize=tensor_map.itemsize,
+        swizzle=tensor_map.swizzle,
+        atom=tensor_map.atom,
+        fill=_NAN_BITS[tensor_map.element] if tensor_map.fill_nan else 0,
+    )
+
+
+def _refuse(tensor_map: TensorMap) -> None:
+    inner = tensor_map.tile[0] * tensor_map.itemsize
+    for what, expected, actual, holds in (
+        ("interleave", "none", tensor_map.interleave, not tensor_map.interleave),
+        (
+            "bytes of the box along dimension 0",
+            f"{tensor_map.swizzle}, the swizzle's span",
+            inner,
+            not tensor_map.swizzle or inner == tensor_map.swizzle,
+        ),
+        (
+            "element type",
+            "one that is copied bit by bit",
+            tensor_map.element,
+            # The engine rounds or flushes these on the way, in a manner not published.
+            tensor_map.element not in ("tf32", "tf32.ftz", "f32.ftz"),
+        ),
+    ):
+        if not holds:
+            raise UnsupportedLayout(
+                f"tensor copy: {what}",
+                expected=expected,
+                actual=actual,
+                consequence="The emulator does not know which bytes the copy engine would write.",
+            )
+
+
+def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:
+    """The tile's data (uint8, ``tile.bytes`` long); elements outside the tensor are filled.
+
+    ``buffer`` holds bytes of global memory; the map's address is its byte ``offset``, which may
+    be negative: what counts is that the tile's own bytes lie inside.
+    """
+    data = np.empty(tile.shape, dtype=f"u{tile.itemsize}")
+    if tile.clipped:
+        data[...] = tile.fill
+    if tile.row_bytes:
+        data[tile.inside] = _window(tile, buffer, offset)
+    return data.reshape(-1).view(np.uint8)
+
+
+def write_global(tile: Tile, data: Bytes, buffer: Bytes, offset: int) -> None:
+    """Store a tile's data; elements outside the tensor are dropped."""
+    if tile.row_bytes:
+        _window(tile, buffer, offset)[...] = _elements(tile, data)[tile.inside]
+
+
+def reduce_global(
+    tile: Tile, data: Bytes, buffer: Bytes, offset: int, operation: str, element: str
+) -> None:
+    """Reduce a tile's data into global memory, element by element; outside ones are dropped.
+
+    Raises :class:`UnsupportedLayout` where a stride of zero names one element several times.
+    """
+    if any(n > 1 and step == 0 for n, step in zip(tile.counts, tile.steps, strict=True)):
+        raise UnsupportedLayout(
+            "reduction through a tensor map",
+            expected="strides other than zero",
+            actual=tile.steps,
+            consequence="An element would be reduced into several times at once.",
+        )
+    if tile.row_bytes:
+        window = _window(tile, buffer, offset)
+        new = np.ascontiguousarray(_elements(tile, data)[tile.inside])
+        old = np.ascontiguousarray(window)
+        kind = storage(element)
+        result = reduce(operation, element, old.view(kind), new.view(kind))
+        window[...] = result.view(window.dtype)
+
+
+def write_shared(tile: Tile, data: Bytes, shared: Bytes, address: int) -> None:
+    """Put a tile's data into shared memory at a byte offset of ``shared``.
+
+    Byte 0 of ``shared`` has an address that is a multiple of 1024. The bytes written are
+    exactly ``[address, address + tile.bytes)``.
+    """
+    if tile.swizzle:
+        order = _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
+        region = shared[address : address + tile.bytes].view(_CHUNK)
+        region[order] = data.view(_CHUNK)
+    else:
+        shared[address : address + tile.bytes] = data
+
+
+def read_shared(tile: Tile, shared: Bytes, address: int) -> Bytes:
+    """A tile's data from shared memory: the inverse of :func:`write_shared`."""
+    region = shared[address : address + tile.bytes]
+    if tile.swizzle:
+        order = _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
+        return region.view(_CHUNK)[order].view(np.uint8)
+    return region.copy()
+
+
+def shared_chunks(tile: Tile, address: int) -> Offsets:
+    """Shared byte address of each 16-byte chunk of the tile's data, in order."""
+    return address + CHUNK * _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
+
+
+@lru_cache(maxsize=256)
+def _order(size: int, span: int, atom: int, phase: int) -> Offsets:
+    """Index of the 16-byte chunk that each chunk of the data occupies, from the tile's start."""
+    addresses = phase + CHUNK * np.arange(size // CHUNK, dtype=np.int64)
+    order: Offsets = (swizzle(addresses, span, atom) - phase) // CHUNK
+    order.setflags(write=False)
+    return order
+
+
+@lru_cache(maxsize=256)
+def _grid(counts: tuple[int, ...], steps: tuple[int, ...]) -> Offsets:
+    offsets = np.zeros(1, dtype=np.int64)
+    for count, step in zip(counts, steps, strict=True):
+        offsets = (offsets[:, None] + step * np.arange(count, dtype=np.int64)).reshape(-1)
+    offsets.setflags(write=False)
+    return offsets
+
+
+def _window(tile: Tile, buffer: Bytes, offset: int) -> Values:
+    """A view of the tile's elements inside the tensor, in global memory."""
+    first, end = (offset + byte for byte in tile.extent)
+    if first < 0 or end > buffer.size:
+        raise InputError(
+            "bytes of global memory that a tensor copy touches",
+            expected=f"inside [0, {buffer.size})",
+            actual=f"[{first}, {end})",
+            consequence="The tensor map describes memory outside its buffer.",
+        )
+    return np.ndarray(
+        tile.counts, dtype=f"u{tile.itemsize}", buffer=buffer, offset=first, strides=tile.steps
+    )
+
+
+def _elements(tile: Tile, data: Bytes) -> Values:
+    return data.view(f"u{tile.itemsize}").reshape(tile.shape)
+
+
+def storage(element: str) -> str:
+    """NumPy dtype that holds an element type: bit types and bfloat16 as unsigned integers."""
+    kind = element.partition(".")[0]
+    size = itemsize(element)
+    if kind in ("f16", "f32", "f64"):
+        return f"f{size}"
+    return f"i{size}" if kind[0] == "s" else f"u{size}"
+
+
+# What cp.reduce.async.bulk offers: operation -> types (PTX ISA 9.7.9.25.4.2, global memory).
+REDUCTIONS = {
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16", "f32.ftz"),
+    "min": ("u32", "s32", "u64", "s64", "f16", "bf16"),
+    "max": ("u32", "s32", "u64", "s64", "f16", "bf16"),
+    "inc": ("u32",),
+    "dec": ("u32",),
+    "and": ("b32", "b64", "u32", "s32", "u64", "s64"),
+    "or": ("b32", "b64", "u32", "s32", "u64", "s64"),
+    "xor": ("b32", "b64", "u32", "s32", "u64", "s64"),
+}
+
+
+def reduce(operation: str, element: str, old: Values, new: Values) -> Values:
+    """Element-wise result of a bulk reduction of ``new`` into ``old``.
+
+    Arrays have the dtype :func:`storage` names. Floating sums round to nearest even; "f32.ftz"
+    flushes subnormal inputs and results to zeros of the same sign: pass it for the non-tensor
+    ``cp.reduce.async.bulk.add.f32``, whose implementation does so.
+    Raises :class:`UnsupportedLayout` for a combination that PTX does not have.
+    """
+    if element not in REDUCTIONS.get(operation, ()):
+        raise UnsupportedLayout(
+            "bulk reduction",
+            expected=f"one of {sorted(REDUCTIONS)} with a type it has",
+            actual=f"{operation} of {element}",
+            consequence="PTX has no such reduction.",
+        )
+    if element == "bf16":
+        return _bfloat16(_reduce_float(operation, _widen(old), _widen(new)))
+    if element == "f32.ftz":
+        return _canonical(_flush(_flush(old) + _flush(new)))
+    if element in ("f16", "f32", "f64"):
+        return _reduce_float(operation, old, new)
+    return _INTEGER[operation](old, new).astype(old.dtype, copy=False)
+
+
+_INTEGER: dict[str, Callable[[Values, Values], Values]] = {
+    "add": lambda old, new: old + new,
+    "min": np.minimum,
+    "max": np.maximum,
+    "inc": lambda old, new: np.where(old >= new, 0, old + 1),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _reduce_float(operation: str, old: Values, new: Values) -> Values:
+    if operation == "add":
+        return _canonical(old + new)
+    # A NaN gives way to a number, and zeros are ordered by sign: NumPy promises only the former.
+    first = (np.signbit(old) if operation == "min" else ~np.signbit(old)) & (old == new)
+    pick = np.fmin if operation == "min" else np.fmax
+    return _canonical(np.where(first, old, pick(new, old)))
+
+
+def _canonical(values: Values) -> Values:
+    size = values.dtype.itemsize
+    invalid = np.isnan(values)
+    if invalid.any():
+        values.view(f"u{size}")[invalid] = _NAN_BITS[f"f{8 * size}"]
+    return values
+
+
+def _widen(bits: Values) -> Values:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _bfloat16(values: Values) -> Values:
+    """Bits of float32 values rounded to nearest even; every NaN becomes 0x7fff."""
+    bits = values.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(_NAN_BITS["bf16"]), rounded)
+
+
+def _flush(values: Values) -> Values:
+    small = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.float32(0), values), values)

@@ -1,0 +1,137 @@
+"""Arithmetic of f16, bf16 and their pairs. PTX ISA 9.7.4, and the half forms of 9.7.3.
+
+bf16 is computed on float32 arrays that hold its values, in one rounding; pairs are computed as
+arrays of twice the length.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from hopwell.emulator.instructions.floating import finished, select
+from hopwell.emulator.instructions.integer import by_halves, same
+from hopwell.emulator.instructions.modifiers import Modifiers, typed
+from hopwell.emulator.numerics import approximate
+from hopwell.emulator.numerics.arithmetic import odd_sum
+from hopwell.emulator.numerics.bits import Array, rectify
+from hopwell.emulator.numerics.formats import bf16_to_f32, f32_to_bf16_exactly
+from hopwell.emulator.numerics.rounding import BF16, quantise
+from hopwell.emulator.registry import Compute
+
+HALVES: Final = ("f16", "f16x2", "bf16", "bf16x2")
+
+Function = Callable[..., Array]
+
+
+def _is_bf16(m: Modifiers) -> bool:
+    return m.type.startswith("bf16")
+
+
+def on_halves(m: Modifiers, function: Function, count: int) -> Compute:
+    """A function of float16 arrays (or of float32 arrays of bf16 values) as an instruction."""
+    if _is_bf16(m):
+        values = function
+
+        def function(*sources: Array) -> Array:
+            return f32_to_bf16_exactly(values(*[bf16_to_f32(source) for source in sources]))
+
+    if m.type.endswith("x2"):
+        function = by_halves(function, np.uint16 if _is_bf16(m) else np.float16)
+    return same(function, m.type, count)
+
+
+def _to_bf16(exact: Array) -> Array:
+    return quantise(exact, BF16, "rn").astype(np.float32)
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64)
+
+
+# float32 has twice the precision of float16 and two bits, so NumPy's sums and products, which go
+# through it, are correctly rounded. So is a * b + c through float64: where that sum is inexact,
+# the term that falls off is too small to decide a tie.
+_F16: Final[dict[str, Function]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "fma": lambda a, b, c: (_wide(a) * _wide(b) + _wide(c)).astype(np.float16),
+}
+_BF16: Final[dict[str, Function]] = {
+    "add": lambda a, b: _to_bf16(odd_sum(_wide(a), _wide(b), "rn")),
+    "sub": lambda a, b: _to_bf16(odd_sum(_wide(a), -_wide(b), "rn")),
+    "mul": lambda a, b: _to_bf16(_wide(a) * _wide(b)),
+    "fma": lambda a, b, c: _to_bf16(odd_sum(_wide(a) * _wide(b), _wide(c), "rn")),
+}
+
+
+def _register_arithmetic(name: str, count: int, default: str | None) -> None:
+    @typed(name, HALVES)
+    def arithmetic(m: Modifiers) -> Compute:
+        """d = a op b in one rounding to nearest. .ftz and .sat for f16; .relu for fma."""
+        m.choice("rn", default=default)
+        bf16 = _is_bf16(m)
+        function = (_BF16 if bf16 else _F16)[name]
+        if name == "fma" and m.flag("relu"):
+            plain = function
+            function = lambda *sources: rectify(plain(*sources))  # noqa: E731
+        ftz = not bf16 and m.flag("ftz")
+        sat = not bf16 and m.flag("sat")
+        carrier = "f32" if bf16 else "f16"
+        return on_halves(m, finished(function, carrier, ftz, sat), count)
+
+
+_register_arithmetic("add", 2, "rn")
+_register_arithmetic("sub", 2, "rn")
+_register_arithmetic("mul", 2, "rn")
+_register_arithmetic("fma", 3, None)
+
+
+def _register_select(name: str) -> None:
+    @typed(name, HALVES)
+    def extreme(m: Modifiers) -> Compute:
+        """d = min or max, as for float32."""
+        function = select(m, name, not _is_bf16(m) and m.flag("ftz"))
+        if len(m.node.operands) < 4:
+            return on_halves(m, function, 2)
+        return on_halves(m, lambda a, b, c: function(function(a, b), c), 3)
+
+
+_register_select("min")
+_register_select("max")
+
+
+def _register_sign(name: str, function: Function) -> None:
+    @typed(name, HALVES)
+    def sign(m: Modifiers) -> Compute:
+        """d = -a or |a|."""
+        bf16 = _is_bf16(m)
+        ftz = not bf16 and m.flag("ftz")
+        return on_halves(m, finished(function, "f32" if bf16 else "f16", ftz), 1)
+
+
+_register_sign("neg", np.negative)
+_register_sign("abs", np.abs)
+
+
+def _register_approximation(name: str) -> None:
+    @typed(name, HALVES)
+    def approximation(m: Modifiers) -> Compute:
+        """d = 2**a or tanh(a), approximately: see BOUNDS. ex2 of bf16 is always .ftz."""
+        m.choice("approx")
+        bf16 = _is_bf16(m)
+        if name == "ex2" and bf16 and "ftz" not in m.node.modifiers:
+            raise m.unsupported("needs .ftz")
+        ftz = name == "ex2" and m.flag("ftz")
+        exact = approximate.FUNCTIONS[name]
+
+        def function(a: Array) -> Array:
+            value = exact(_wide(a))
+            return _to_bf16(value) if bf16 else value.astype(np.float16)
+
+        return on_halves(m, finished(function, "f32" if bf16 else "f16", ftz), 1)
+
+
+_register_approximation("ex2")
+_register_approximation("tanh")

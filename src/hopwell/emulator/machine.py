@@ -1,0 +1,458 @@
+"""The machine: a grid of CTAs whose warps and copy engines run under one seeded policy."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hopwell.emulator.asynchronous import Copy
+from hopwell.emulator.conditions import Blocked, Retired, Yield
+from hopwell.emulator.hazards.clocks import Clock
+from hopwell.emulator.lanes import lanes_of
+from hopwell.emulator.layout import (
+    CONSTANT_WINDOW,
+    GLOBAL_WINDOW,
+    PARAMETER_WINDOW,
+    RANK_SHIFT,
+    SHARED_BASE,
+)
+from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.memory import AddressSpace, Memory, shared_memory
+from hopwell.emulator.named_barrier import NamedBarrier
+from hopwell.emulator.names import Names
+from hopwell.emulator.policy import Policy
+from hopwell.emulator.program import Program
+from hopwell.emulator.warp import NOWHERE, Fragment, Warp
+
+if TYPE_CHECKING:
+    from hopwell.emulator.capture.launch import Launch
+
+Index = tuple[int, int, int]
+
+REGISTER_FILE = 65_536
+"""32-bit registers of an SM (CUDA programming guide, compute capability 9.0)."""
+
+_SPINS = 24
+"""Turns of a loop without any effect on the machine after which others are let run first."""
+
+
+@dataclass(eq=False)
+class Cluster:
+    """CTAs that can reach each other's shared memory."""
+
+    index: Index
+    ctas: list["Cta"] = field(default_factory=list)
+    round: int = 0
+    arrived: set[tuple["Warp", int]] = field(default_factory=set)
+    arriving: Any = None
+    completed: Any = None
+
+    def complete_if_due(self) -> bool:
+        """Complete the cluster barrier's round when all live threads have arrived."""
+        live = sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+        arrived = sum(warp.live >> lane & 1 for warp, lane in self.arrived)
+        if not self.arrived or arrived < live:
+            return False
+        self.completed, self.arriving = self.arriving, None
+        self.arrived.clear()
+        self.round += 1
+        return True
+
+
+class Cta:
+    """One thread block: its shared memory, barriers and warps."""
+
+    def __init__(self, machine: "Machine", index: Index, rank: int, cluster: Cluster) -> None:
+        self.machine = machine
+        self.index = index
+        self.rank = rank
+        self.rank_bits = rank << RANK_SHIFT
+        self.cluster = cluster
+        self.program = machine.program
+        self.residence = 0
+        size = self.program.static_shared + machine.launch.shared_bytes
+        self.shared = shared_memory(f"shared {index}", SHARED_BASE + self.rank_bits, size, rank)
+        self.shared.region = machine.checker.new_region(
+            "shared", "shared", size, cta=index, initialised=False
+        )
+        self.named: dict[int, NamedBarrier] = {}
+        self.warps: list[Warp] = []
+        threads = int(np.prod(machine.launch.block))
+        for warp in range(-(-threads // 32)):
+            name = f"CTA ({','.join(map(str, index))}) warp {warp}"
+            exists = lanes_of((1 << min(32, threads - 32 * warp)) - 1)
+            agent = machine.checker.new_warp(name, index, warp, exists, cluster.index)
+            self.warps.append(Warp(self, warp, agent))
+        warps = len(self.warps)
+        self.free_registers = REGISTER_FILE - warps * 32 * machine.launch_registers
+        self.alive = True
+
+    def named_barrier(self, index: int) -> NamedBarrier:
+        """The named barrier of that number."""
+        found = self.named.get(index)
+        if found is None:
+            found = self.named[index] = NamedBarrier(index)
+        return found
+
+    def barrier_name(self, memory: Memory, offset: int) -> str:
+        """What reports call the mbarrier at an offset."""
+        return self.machine.names.barrier(memory.rank, offset - self.program.static_shared)
+
+    @property
+    def live_threads(self) -> int:
+        """Threads in warps that have not exited: what a barrier without a count waits for."""
+        return 32 * sum(1 for warp in self.warps if warp.live)
+
+    def warp_exited(self, warp: Warp) -> None:
+        """Called when a warp's last lane exits."""
+        self.machine.exited(warp)
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.threads = self.live_threads
+                barrier.complete_if_due()
+        self.cluster.complete_if_due()
+        if not any(w.live for w in self.warps):
+            self.alive = False
+            self.machine.cta_done(self)
+
+
+class Machine:
+    """Runs one launch of one program under one policy.
+
+    Attributes:
+        checker: receives every access and every ordering; names the hazards.
+        version: counts changes that a waiting warp could see.
+        executed: warp instructions so far.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launch: "Launch",
+        policy: Policy,
+        checker: Any,
+        *,
+        limit: int = 20_000_000,
+        resident: int = 132,
+        names: Names | None = None,
+        recorder: Any = None,
+    ) -> None:
+        self.program = program
+        self.launch = launch
+        self.policy = policy
+        self.checker = checker
+        self.limit = limit
+        self.resident = resident
+        self.recorder = recorder
+        self.names = names or Names()
+        self.version = 0
+        self.executed = 0
+        self.copies_done = 0
+        self.runnable: list[Fragment] = []
+        self.blocked: list[Fragment] = []
+        self.in_flight: list[Copy] = []
+        self.clusters: list[Cluster] = []
+        self.tensor_maps: dict[bytes, Any] = {}
+        self.deadlock: Any = None
+        self.stuck: list[Fragment] = []
+        self.launch_registers = registers_at_launch(program, launch)
+        self.globals = AddressSpace()
+        for buffer in launch.buffers:
+            self._map(
+                buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8)
+            )
+        self._map_module_variables()
+        parameters = np.frombuffer(launch.parameters, np.uint8).copy()
+        self.parameters = Memory("parameters", "param", PARAMETER_WINDOW, parameters)
+        self._waiting_clusters = self._cluster_indices()
+        self._resident = 0
+        self._checked = -1
+
+    # -- setting up ----------------------------------------------------------------------
+
+    def _map(self, name: str, space: str, base: int, data: Any) -> Memory:
+        memory = Memory(name, space, base, data)
+        memory.region = self.checker.new_region(name, space, len(data), cta=None, initialised=True)
+        self.globals.add(memory)
+        return memory
+
+    def _map_module_variables(self) -> None:
+        from hopwell.emulator.initial import initial_bytes
+
+        for variable in self.program.module.variables:
+            place = self.program.symbols.get(variable.name)
+            if place is not None and place.space in ("const", "global") and place.size:
+                data = initial_bytes(variable, self.program.symbols)
+                self._map(variable.name, place.space, place.address, data)
+
+    def _cluster_indices(self) -> Iterator[Index]:
+        counts = [g // c for g, c in zip(self.launch.grid, self.launch.cluster, strict=True)]
+        for z, y, x in itertools.product(*(range(n) for n in reversed(counts))):
+            yield x, y, z
+
+    def _start_clusters(self) -> bool:
+        """Make as many CTAs resident as fit; whether any was started."""
+        shape = self.launch.cluster
+        size = int(np.prod(shape))
+        started = False
+        while self._resident + size <= max(self.resident, size):
+            where = next(self._waiting_clusters, None)
+            if where is None:
+                break
+            cluster = Cluster(where)
+            for rank, (z, y, x) in enumerate(
+                itertools.product(*(range(n) for n in reversed(shape)))
+            ):
+                index = tuple(w * n + i for w, n, i in zip(where, shape, (x, y, z), strict=True))
+                cta = Cta(self, index, rank, cluster)  # type: ignore[arg-type]
+                cta.residence = self._resident % self.resident
+                cluster.ctas.append(cta)
+                self._resident += 1
+            self.clusters.append(cluster)
+            for cta in cluster.ctas:
+                self.runnable += [warp.fragment for warp in cta.warps]
+            started = True
+        return started
+
+    # -- running -------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the whole grid; hazards and a deadlock, if any, are the checker's to tell."""
+        with np.errstate(all="ignore"):
+            self._start_clusters()
+            while self._turn():
+                pass
+            self._finish()
+
+    def _turn(self) -> bool:
+        """One decision of the policy; False when nothing more can happen."""
+        if self._checked != self.version:
+            self._wake()
+        if self.in_flight and self.policy.lands_now():
+            self._land(self.policy.choose(self.in_flight))
+            return True
+        ready = [fragment for fragment in self.runnable if not fragment.parked]
+        if not ready:
+            return self._quiet()
+        self._run(self.policy.choose(ready), self.policy.quantum())
+        return True
+
+    def _wake(self) -> None:
+        self._checked = self.version
+        still = []
+        for fragment in self.blocked:
+            assert fragment.waiting is not None
+            if fragment.waiting.ready():
+                fragment.waiting = None
+                self.runnable.append(fragment)
+            else:
+                still.append(fragment)
+        self.blocked = still
+        for fragment in self.runnable:
+            fragment.parked = False
+
+    def _quiet(self) -> bool:
+        """Nobody can run: let a copy land, a wait give up, a poll look again, a CTA start."""
+        if self.in_flight:
+            self._land(self.policy.choose(self.in_flight))
+            return True
+        for fragment in self.blocked:
+            waiting = fragment.waiting
+            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
+                self.blocked.remove(fragment)
+                self.runnable.append(fragment)
+                return True
+        for fragment in self.runnable:
+            if not fragment.parked or fragment in self.stuck:
+                continue
+            state = self._state(fragment)
+            if state == fragment.snapshot:
+                self.stuck.append(fragment)
+                continue
+            fragment.snapshot, fragment.parked, fragment.spins = state, False, 0
+            return True
+        if self._start_clusters():
+            return True
+        if self.runnable or self.blocked:
+            self.deadlock = self._explain()
+        return False
+
+    def _explain(self) -> Any:
+        return [(f.warp.name, f.waiting, f.pc) for f in self.blocked + self.runnable]
+
+    def _state(self, fragment: Fragment) -> tuple[Any, ...]:
+        banks = fragment.warp.banks.values()
+        return (fragment.pc, self.version, hash(tuple(bank.tobytes() for bank in banks)))
+
+    def _run(self, fragment: Fragment, quantum: int) -> None:
+        warp = fragment.warp
+        if not warp.views:
+            warp.allocate()
+        warp.fragment = fragment
+        steps, ops = self.program.steps, self.program.ops
+        recorder = self.recorder
+        pc = fragment.pc
+        count = 0
+        try:
+            for count in range(quantum):  # noqa: B007  read after the loop
+                pc = fragment.pc
+                if pc == fragment.stop:
+                    warp.reconverge(fragment)
+                    continue
+                warp.op = ops[pc]
+                fragment.pc = pc + 1
+                if recorder is not None:
+                    recorder.instruction(warp, pc)
+                steps[pc](fragment)
+        except Blocked as blocked:
+            fragment.pc, fragment.waiting = pc, blocked.condition
+            self.runnable.remove(fragment)
+            self.blocked.append(fragment)
+            self._checked = -1
+        except Retired:
+            self.runnable.remove(fragment)
+        except Yield:
+            pass
+        warp.executed += count + 1
+        self.executed += count + 1
+        if warp.executed > self.limit:
+            self.checker.report(
+                "unbounded-loop", warp.agent, fragment.lanes, warp.op, instructions=warp.executed
+            )
+            self._kill(warp)
+
+    def _kill(self, warp: Warp) -> None:
+        for fragment in warp.fragments:
+            self.forget(fragment)
+        warp.fragments.clear()
+        warp.live = 0
+        warp.cta.warp_exited(warp)
+
+    def forget(self, fragment: Fragment) -> None:
+        """Take a fragment off both lists."""
+        for queue in (self.runnable, self.blocked):
+            if fragment in queue:
+                queue.remove(fragment)
+
+    def turn_back(self, fragment: Fragment) -> None:
+        """A loop's backward branch: a fragment that only polls lets the others run."""
+        if fragment.spin_version != self.version:
+            fragment.spin_version, fragment.spins = self.version, 0
+            return
+        fragment.spins += 1
+        if fragment.spins >= _SPINS:
+            fragment.parked = True
+            raise Yield
+
+    # -- asynchronous work ---------------------------------------------------------------
+
+    def issue(self, copy: Copy) -> None:
+        """Start a copy that completes on its own."""
+        copy.started = self.executed
+        self.version += 1
+        if copy.barrier is not None:
+            copy.issued_phase = copy.barrier.phase
+            copy.barrier.in_flight += 1
+        self.in_flight.append(copy)
+        if self.policy.lands_at_issue():
+            self._land(copy)
+
+    def _land(self, copy: Copy) -> None:
+        self.in_flight.remove(copy)
+        self.complete(copy)
+
+    def land(self, copy: Copy) -> None:
+        """Let a copy that somebody waits for complete now."""
+        if not copy.landed:
+            self._land(copy)
+
+    def complete(self, copy: Copy) -> None:
+        """Write the copy's destination and tell its barrier."""
+        self.version += 1
+        self.copies_done += 1
+        if copy.destination is not None and not copy.destination.alive:
+            self.checker.report(
+                "peer-cta-gone",
+                copy.warp.agent,
+                copy.lanes,
+                copy.op,
+                destination=str(copy.destination.index),
+            )
+        copy.land()
+        self.checker.landed(copy.handle)
+        if self.recorder is not None:
+            self.recorder.copy(copy)
+        barrier = copy.barrier
+        if barrier is None:
+            return
+        barrier.in_flight -= 1
+        if barrier.phase > copy.issued_phase:
+            self.checker.report(
+                "expected-bytes-too-few",
+                copy.warp.agent,
+                copy.lanes,
+                copy.op,
+                barrier=barrier.name,
+                phase=copy.issued_phase,
+                bytes=copy.bytes,
+            )
+        self.checker.completes(copy.handle, barrier.column, barrier.phase + 1)
+        barrier.bytes -= copy.bytes
+        self.advance(barrier)
+
+    def advance(self, barrier: Mbarrier) -> None:
+        """Complete the barrier's phase if it is due."""
+        self.version += 1
+        if barrier.complete_if_due(Clock.single):
+            barrier.history.append((barrier.phase, self.executed))
+            if self.recorder is not None:
+                self.recorder.phase(barrier)
+
+    # -- ending --------------------------------------------------------------------------
+
+    def exited(self, warp: Warp) -> None:
+        """A warp's last lane has exited."""
+        self.version += 1
+        warp.release()
+
+    def cta_done(self, cta: Cta) -> None:
+        """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
+        for copy in [c for c in self.in_flight if c.warp.cta is cta]:
+            if copy.kind.endswith("store") and not copy.fetched:
+                self.checker.report("dangling-copy", copy.warp.agent, copy.lanes, copy.op)
+        self._resident -= 1
+        self._start_clusters()
+
+    def _finish(self) -> None:
+        for copy in list(self.in_flight):
+            self._land(copy)
+
+
+def registers_at_launch(program: Program, launch: "Launch") -> int:
+    """Registers per thread when the kernel starts.
+
+    The cubin knows; without it, what ``.maxnreg`` says or the most that the block's threads can
+    share (CUDA's limit of 255, in steps of 8).
+    """
+    if launch.registers is not None:
+        return int(launch.registers)
+    written = program.directive("maxnreg")
+    if written is not None:
+        return written[0]
+    threads = int(np.prod(launch.block))
+    blocks = (program.directive("minnctapersm") or (1,))[0]
+    return max(24, min(255, REGISTER_FILE // (threads * max(blocks, 1)) // 8 * 8))
+
+
+__all__ = [
+    "CONSTANT_WINDOW",
+    "GLOBAL_WINDOW",
+    "NOWHERE",
+    "Cluster",
+    "Cta",
+    "Machine",
+    "registers_at_launch",
+]

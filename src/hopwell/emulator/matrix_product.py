@@ -1,0 +1,171 @@
+"""What the tensor core computes: decoded operands, products, sums and their accuracy.
+
+PTX leaves the order, the rounding and the handling of subnormals open (9.7.15.5.2, 9.7.14.5.14).
+Here a product is exact, the sum over K and the accumulator is formed in float64, and the result
+is rounded once. Hardware aligns the terms to the largest one and truncates;
+:func:`accumulation_bound` says by how much it may differ from the exact sum.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hopwell.errors import UnsupportedLayout
+
+Values = npt.NDArray[Any]
+
+# Bits of an element in memory and in a register.
+BITS = {
+    "b1": 1,
+    "s8": 8,
+    "u8": 8,
+    "e4m3": 8,
+    "e5m2": 8,
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+}
+_FP8 = ("e4m3", "e5m2")
+
+FP8_FRACTION_BITS = 13
+"""Fraction bits that Hopper's ``wgmma`` keeps of a sum of FP8 products.
+
+Measured by others, against PTX's "at least single precision": each product is aligned to the
+largest and its highest 14 bits are kept, the rest truncated (DeepSeek-V3 technical report,
+sections 3.3.2 and 3.5.2, on H800). :func:`multiply` truncates the exact sum once.
+"""
+
+_FRACTION_BITS = {"f32": 23, "f16": 10}
+
+_NAN_BITS = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
+"""The one NaN that arithmetic yields."""
+
+_ACCUMULATORS: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+    "s32": np.dtype(np.int32),
+}
+
+
+def elements(rows: Values, element: str) -> Values:
+    """Matrix rows as elements: uint8 (rows, bytes) to unsigned (rows, K) of the element's size.
+
+    Single bits come one to a byte, lowest first.
+    """
+    if element == "b1":
+        return np.unpackbits(rows, axis=-1, bitorder="little")
+    return rows.view(f"u{BITS[element] // 8}")
+
+
+def decode(bits: Values, element: str) -> Values:
+    """Exact float64 values of elements given as unsigned integers of their size.
+
+    The low 13 bits of a TF32 operand are not used (PTX ISA 9.7.15.5.2).
+    """
+    if element in _FP8:
+        return fp8_values(element)[bits]
+    if element == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    if element == "f16":
+        return bits.view(np.float16).astype(np.float64)
+    if element == "tf32":
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    return (bits.view(np.int8) if element == "s8" else bits).astype(np.float64)
+
+
+@lru_cache(maxsize=2)
+def fp8_values(element: str) -> npt.NDArray[np.float64]:
+    """Value of each of the 256 encodings of "e4m3" or "e5m2" (PTX ISA 5.2.3)."""
+    fraction_bits, bias = (3, 7) if element == "e4m3" else (2, 15)
+    code = np.arange(256)
+    exponent = code >> fraction_bits & (1 << 7 - fraction_bits) - 1
+    fraction = (code & (1 << fraction_bits) - 1) / (1 << fraction_bits)
+    normal = exponent > 0
+    values = np.ldexp(normal + fraction, np.maximum(exponent, 1) - bias)
+    if element == "e4m3":
+        values[code & 0x7F == 0x7F] = np.nan
+    else:
+        values[exponent == 31] = np.where(fraction[exponent == 31] == 0, np.inf, np.nan)
+    values = np.where(code & 0x80, -values, values)
+    values.setflags(write=False)
+    return values
+
+
+def multiply(
+    a: Values,
+    b: Values,
+    c: Values | None,
+    a_type: str,
+    b_type: str,
+    accumulator: str,
+    *,
+    negate: bool = False,
+    saturate: bool = False,
+    fp8_fraction_bits: int | None = FP8_FRACTION_BITS,
+) -> Values:
+    """``a @ b + c``, or ``a @ b`` where ``c`` is None.
+
+    ``a`` (M, K) and ``b`` (K, N) are unsigned integers of the element's size as
+    :func:`elements` gives them, ``c`` (M, N) float16, float32 or int32 as ``accumulator``
+    ("f16", "f32", "s32") says; so is the result. ``negate`` flips the products' sign (exactly one
+    of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms.
+    """
+    total = decode(a, a_type) @ decode(b, b_type)
+    if negate:
+        np.negative(total, out=total)
+    if c is not None:
+        total += c
+    kind = _ACCUMULATORS[accumulator]
+    if accumulator == "s32":
+        # Integers below 2**53: float64 held them all exactly.
+        limits = np.iinfo(np.int32)
+        if saturate:
+            return np.clip(total, limits.min, limits.max).astype(kind)
+        return total.astype(np.int64).astype(kind)
+    if a_type in _FP8 and fp8_fraction_bits is not None:
+        total.view(np.int64)[...] &= -1 << 52 - fp8_fraction_bits
+    result = total.astype(kind)
+    invalid = np.isnan(result)
+    if invalid.any():
+        container, bits = _NAN_BITS[accumulator]
+        result.view(container)[invalid] = bits
+    return result
+
+
+def accumulation_bound(
+    a: Values, b: Values, c: Values | None, a_type: str, accumulator: str
+) -> npt.NDArray[np.float64]:
+    """Largest distance (M, N) of one instruction's result from the exact ``a @ b + c``.
+
+    ``a`` (M, K), ``b`` (K, N) and ``c`` (M, N) are float64 values. Each of the K + 1 terms is
+    aligned to the largest and truncated to the accumulator's fraction bits (to
+    :data:`FP8_FRACTION_BITS` for FP8), then the sum is truncated or rounded to as many.
+    Both the hardware and :func:`multiply` stay within it, so they differ by at most twice this.
+    Integers are exact: zero. Where the true sum overflows the accumulator no bound holds.
+    """
+    products = np.abs(a)[:, :, None] * np.abs(b)[None, :, :]
+    start = np.zeros(products.shape[::2]) if c is None else np.abs(c)
+    if accumulator == "s32":
+        return np.zeros_like(start)
+    largest = np.maximum(products.max(axis=1), start)
+    everything = products.sum(axis=1) + start
+    bits = _FRACTION_BITS[accumulator]
+    if a_type in _FP8:
+        bits = min(bits, FP8_FRACTION_BITS)
+    smallest = np.finfo(_ACCUMULATORS[accumulator]).smallest_subnormal
+    return (largest * (a.shape[1] + 1) + everything) * 2.0**-bits + float(smallest)
+
+
+def check_types(
+    a_type: str, b_type: str, accumulator: str, allowed: tuple[tuple[str, str, str], ...]
+) -> None:
+    """Raise :class:`UnsupportedLayout` for a combination of types not in the table."""
+    if (a_type, b_type, accumulator) not in allowed:
+        raise UnsupportedLayout(
+            "types of a matrix product",
+            expected="a combination that PTX lists for this instruction and shape",
+            actual=f"A {a_type}, B {b_type}, accumulator {accumulator}",
+            consequence="The emulator does not multiply these.",
+        )

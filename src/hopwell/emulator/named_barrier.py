@@ -1,0 +1,45 @@
+"""Named barriers (``barrier``/``bar``, PTX ISA 9.7.13.1): sixteen per CTA, counted in threads."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hopwell.emulator.warp import Warp
+
+
+@dataclass(eq=False)
+class NamedBarrier:
+    """One named barrier of a CTA.
+
+    Attributes:
+        index: 0 to 15.
+        round: completed rounds.
+        threads: the count that the current round's participants name; 0 between rounds.
+        everyone: the participants name no count: all threads of the CTA that have not exited.
+        arrived: threads that have arrived.
+        warps: who arrived in this round, and whether they wait there.
+    """
+
+    index: int
+    round: int = 0
+    threads: int = 0
+    everyone: bool = False
+    arrived: int = 0
+    arriving: Any = None
+    completed: Any = None
+    warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    reduction: dict[str, int] = field(default_factory=dict)
+    results: dict[str, int] = field(default_factory=dict)
+
+    def complete_if_due(self) -> bool:
+        """Complete the round when all its threads have arrived."""
+        if self.arrived < self.threads:
+            return False
+        self.completed, self.arriving = self.arriving, None
+        self.before = [warp.name for warp, _, _ in self.warps]
+        self.results, self.reduction = self.reduction, {}
+        self.warps = []
+        self.arrived = self.threads = 0
+        self.round += 1
+        return True

@@ -1,0 +1,302 @@
+"""Conversions against rational numbers, in every mode."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator import exact_oracle as oracle
+from emulator.decoding import decode, run
+from emulator.test_instructions_floating import saturated
+from emulator.test_instructions_integer import INTEGERS, clamp, some, width, wrap
+from hopwell.emulator.registry import UnsupportedInstruction
+
+ALL_INTEGERS = ("u8", "s8", *INTEGERS)
+FLOATS = ("f16", "bf16", "f32", "f64")
+MODES = ("rn", "rz", "rm", "rp")
+TF32 = oracle.Layout(19, 10, 0x3FFFF)
+oracle.LAYOUTS["tf32"] = TF32
+
+
+def patterns(name: str, count: int = 400) -> list[int]:
+    return oracle.specials(name) + oracle.random_patterns(name, count, 21)
+
+
+@pytest.mark.parametrize("source", ALL_INTEGERS)
+@pytest.mark.parametrize("result", ALL_INTEGERS)
+def test_between_integers(result: str, source: str) -> None:
+    x = some(source, 0)
+    cut = run(f"cvt.{result}.{source}", x, operands="d a")
+    assert cut.tolist() == [wrap(a, result) for a in x.tolist()]
+    clamped = run(f"cvt.sat.{result}.{source}", x, operands="d a")
+    assert clamped.tolist() == [clamp(a, result) for a in x.tolist()]
+
+
+def whole(value: Fraction, mode: str) -> int:
+    if mode == "rni":
+        return round(value)  # Python rounds ties to even as well.
+    return {"rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](value)
+
+
+@pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
+@pytest.mark.parametrize("result", ALL_INTEGERS)
+@pytest.mark.parametrize("source", FLOATS)
+def test_to_integers(source: str, result: str, mode: str) -> None:
+    bits = patterns(source)
+    # Whole numbers and halves in the range of the result, where the rounding matters.
+    for shift in range(0, width(result) + 1, 3):
+        for half in (2 << shift, (2 << shift) + 1, (2 << shift) - 1):
+            bits.append(oracle.round_to(Fraction(half, 2), source, "rn"))
+    found = run(f"cvt.{mode}.{result}.{source}", oracle.to_array(bits, source), operands="d a")
+    high, low = clamp(1 << 100, result), clamp(-(1 << 100), result)
+    for x, actual in zip(bits, found.tolist(), strict=True):
+        number = oracle.decode(x, source)
+        if number.kind == "nan":
+            special = source == "f64" or width(result) == 64
+            expected = wrap(special << (width(result) - 1), result)
+        elif number.kind == "infinite":
+            expected = low if number.negative else high
+        else:
+            expected = clamp(whole(number.signed, mode), result)
+        assert actual == expected, (hex(x), actual, expected)
+
+
+def test_flushing_before_rounding_up() -> None:
+    tiny = np.array([1e-40, -1e-40], np.float32)
+    assert run("cvt.rpi.s32.f32", tiny, operands="d a").tolist() == [1, 0]
+    assert run("cvt.rpi.ftz.s32.f32", tiny, operands="d a").tolist() == [0, 0]
+    assert run("cvt.rmi.ftz.sat.s32.f32", tiny, operands="d a").tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("source", ALL_INTEGERS)
+@pytest.mark.parametrize("result", FLOATS)
+def test_from_integers(result: str, source: str, mode: str) -> None:
+    x = some(source, 3, 400)
+    found = oracle.to_bits(run(f"cvt.{mode}.{result}.{source}", x, operands="d a"))
+    for a, actual in zip(x.tolist(), found, strict=True):
+        expected = oracle.round_to(Fraction(a), result, mode) if a else 0
+        assert actual == expected, (a, hex(actual), hex(expected))
+
+
+def converted(bits: int, source: str, result: str, mode: str) -> int:
+    number = oracle.decode(bits, source)
+    if number.kind == "nan":
+        return oracle.LAYOUTS[result].nan
+    sign = oracle.LAYOUTS[result].sign if number.negative else 0
+    if number.kind == "infinite":
+        return oracle.LAYOUTS[result].infinity | sign
+    return oracle.round_to(number.signed, result, mode) if number.value else sign
+
+
+WIDENING = [("f16", "f32"), ("f16", "f64"), ("bf16", "f32"), ("bf16", "f64"), ("f32", "f64")]
+
+
+@pytest.mark.parametrize(("source", "result"), WIDENING)
+def test_widening(source: str, result: str) -> None:
+    bits = patterns(source)
+    found = oracle.to_bits(
+        run(f"cvt.{result}.{source}", oracle.to_array(bits, source), operands="d a")
+    )
+    assert found == [converted(x, source, result, "rz") for x in bits]
+
+
+NARROWING = [*((b, a) for a, b in WIDENING), ("f16", "bf16"), ("bf16", "f16")]
+
+
+def near(source: str, result: str) -> list[int]:
+    """Encodings of the wider type at, and next to, ties of the narrower one."""
+    halfway = []
+    for x in oracle.random_patterns(result, 300, 9):
+        number = oracle.decode(x, result)
+        step = oracle.decode(x + 1, result).value - number.value
+        if number.kind == "finite" and oracle.decode(x + 1, result).kind == "finite":
+            value = number.value + step / 2
+            bits = oracle.round_to(value, source, "rz")
+            sign = oracle.LAYOUTS[source].sign if number.negative else 0
+            halfway += [bits | sign, bits + 1 | sign, max(bits - 1, 0) | sign]
+    return halfway
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("source", "result"), NARROWING)
+def test_narrowing(source: str, result: str, mode: str) -> None:
+    bits = patterns(source) + near(source, result)
+    found = run(f"cvt.{mode}.{result}.{source}", oracle.to_array(bits, source), operands="d a")
+    for x, actual in zip(bits, oracle.to_bits(found), strict=True):
+        expected = converted(x, source, result, mode)
+        assert actual == expected, (hex(x), hex(actual), hex(expected))
+
+
+@pytest.mark.parametrize("mode", ["rni", "rzi", "rmi", "rpi"])
+@pytest.mark.parametrize("t", FLOATS)
+def test_whole_numbers_of_the_same_type(t: str, mode: str) -> None:
+    bits = patterns(t)
+    found = run(f"cvt.{mode}.{t}.{t}", oracle.to_array(bits, t), operands="d a")
+    for x, actual in zip(bits, oracle.to_bits(found), strict=True):
+        number = oracle.decode(x, t)
+        if number.kind == "finite":
+            value = whole(number.signed, mode)
+            sign = oracle.LAYOUTS[t].sign if number.negative else 0
+            expected = oracle.round_to(Fraction(value), t, "rn") if value else sign
+        else:
+            expected = converted(x, t, t, "rn")
+        assert actual == expected, (hex(x), hex(actual))
+
+
+def test_flushing_and_saturating_float32() -> None:
+    tiny = oracle.to_array([1, 0x80000001], "f32")
+    assert oracle.to_bits(run("cvt.ftz.f32.f32", tiny, operands="d a")) == [0, 0x80000000]
+    assert run("cvt.rn.ftz.f32.f64", [1e-40], operands="d a").tolist() == [0]
+    assert run("cvt.ftz.f64.f32", tiny, operands="d a").tolist() == [0, 0]
+    assert run("cvt.rp.ftz.f16.f32", tiny, operands="d a").tolist() == [0, 0]
+    bits = patterns("f32")
+    found = run("cvt.sat.f32.f32", oracle.to_array(bits, "f32"), operands="d a")
+    assert oracle.to_bits(found) == [saturated(x, "f32") for x in bits]
+    found = run("cvt.rn.sat.f16.f32", oracle.to_array(bits, "f32"), operands="d a")
+    rounded = [converted(x, "f32", "f16", "rn") for x in bits]
+    assert oracle.to_bits(found) == [saturated(x, "f16") for x in rounded]
+    assert run("cvt.rn.sat.f32.s32", [-3, 0, 7], operands="d a").tolist() == [0, 0, 1]
+
+
+def bounded(bits: int, name: str, relu: bool, finite: bool) -> int:
+    """.relu and .satfinite of an encoding."""
+    form = oracle.LAYOUTS[name]
+    if oracle.is_nan(bits, name):
+        return bits
+    if relu and bits & form.sign:
+        return 0
+    if finite and bits & (form.sign - 1) == form.infinity:
+        return bits - 1
+    return bits
+
+
+@pytest.mark.parametrize("finite", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("mode", ["rn", "rz"])
+@pytest.mark.parametrize("t", ["f16", "bf16"])
+def test_scalars_and_pairs_from_float32(t: str, mode: str, relu: bool, finite: bool) -> None:
+    suffix = ".relu" * relu + ".satfinite" * finite
+    bits = patterns("f32") + near("f32", t)
+    expected = [bounded(converted(x, "f32", t, mode), t, relu, finite) for x in bits]
+    x = oracle.to_array(bits, "f32")
+    found = oracle.to_bits(run(f"cvt.{mode}{suffix}.{t}.f32", x, operands="d a"))
+    assert found == expected
+    y = x[::-1].copy()
+    pairs = oracle.to_bits(run(f"cvt.{mode}{suffix}.{t}x2.f32", x, y))
+    assert pairs == [a << 16 | b for a, b in zip(expected, expected[::-1], strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["rna", "rn", "rz"])
+def test_tf32(mode: str) -> None:
+    bits = [x for x in patterns("f32") + near("f32", "bf16") if not oracle.is_nan(x, "f32")]
+    bits += [(x << 13 | low) for x in range(0x1FC00, 0x1FC20) for low in (0xFFF, 0x1000, 0x1001)]
+    x = oracle.to_array(bits, "f32")
+    expected = [converted(a, "f32", "tf32", mode) << 13 for a in bits]
+    assert run(f"cvt.{mode}.tf32.f32", x, operands="d a").tolist() == expected
+    finite = [min(a & 0x7FFFFFFF, 0x7F7FE000) | a & 0x80000000 for a in expected]
+    assert run(f"cvt.{mode}.satfinite.tf32.f32", x, operands="d a").tolist() == finite
+    assert run(f"cvt.{mode}.tf32.f32", [math.nan], operands="d a").tolist() == [0x7FFFFFFF]
+    if mode != "rna":
+        found = run(f"cvt.{mode}.relu.tf32.f32", x, operands="d a").tolist()
+        assert found == [0 if a >> 31 else a for a in expected]
+
+
+# -- eight bits ------------------------------------------------------------------------------
+
+
+def fp8_values(kind: str) -> dict[int, Fraction]:
+    """The finite encodings of e4m3 (bias 7, one NaN) or e5m2 (bias 15, as IEEE)."""
+    mantissa, bias, top = (3, 7, 0x7E) if kind == "e4m3" else (2, 15, 0x7B)
+    values = {}
+    for bits in range(top + 1):
+        exponent, fraction = bits >> mantissa, bits & ((1 << mantissa) - 1)
+        if exponent:
+            fraction |= 1 << mantissa
+        values[bits] = fraction * Fraction(2) ** (max(exponent, 1) - bias - mantissa)
+    return values
+
+
+def to_fp8(number: oracle.Number, kind: str, relu: bool) -> int:
+    """The nearest encoding, by search; ties go to the even one."""
+    if number.kind == "nan":
+        return 0x7F
+    if relu and number.negative:
+        return 0
+    values = fp8_values(kind)
+    largest = max(values)
+    size = values[largest] if number.kind == "infinite" else number.value
+    best = min(values, key=lambda bits: (abs(values[bits] - size), bits & 1))
+    return best | (0x80 if number.negative else 0)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_to_eight_bits(kind: str, relu: bool) -> None:
+    suffix = ".satfinite" + ".relu" * relu
+    values = list(fp8_values(kind).values())
+    ties = [float(a + b) / 2 for a, b in zip(values, values[1:], strict=False)]
+    ties += [math.nextafter(x, math.inf) for x in ties] + [math.nextafter(x, 0) for x in ties]
+    for source in ("f32", "f16"):
+        bits = oracle.specials(source) + oracle.random_patterns(source, 200, 4)
+        dtype: Any = np.float32 if source == "f32" else np.float16
+        bits += oracle.to_bits(np.array(ties + [-x for x in ties], dtype))
+        bits = bits[: len(bits) // 2 * 2]
+        x = oracle.to_array(bits, source)
+        expected = [to_fp8(oracle.decode(a, source), kind, relu) for a in bits]
+        if source == "f32":
+            found = run(f"cvt.rn{suffix}.{kind}x2.f32", x, x[::-1].copy())
+            pairs = [a << 8 | b for a, b in zip(expected, expected[::-1], strict=True)]
+        else:
+            found = run(f"cvt.rn{suffix}.{kind}x2.f16x2", x.view(np.uint32), operands="d a")
+            pairs = [a | b << 8 for a, b in zip(expected[::2], expected[1::2], strict=True)]
+        assert found.tolist() == pairs
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+def test_from_eight_bits(kind: str) -> None:
+    bits = np.arange(256, dtype=np.uint8)
+    found = run(f"cvt.rn.f16x2.{kind}x2", bits.view(np.uint16), operands="d a")
+    values = fp8_values(kind)
+    for code, half in zip(bits.tolist(), oracle.to_bits(found.view(np.float16)), strict=True):
+        number = oracle.decode(half, "f16")
+        if code & 0x7F in values:
+            assert number.value == values[code & 0x7F]
+            assert number.negative == bool(code & 0x80)
+        elif kind == "e5m2" and code & 0x7F == 0x7C:
+            assert number.kind == "infinite"
+        else:
+            assert half == 0x7FFF
+    rectified = run(f"cvt.rn.relu.f16x2.{kind}x2", bits.view(np.uint16), operands="d a")
+    halves = rectified.view(np.uint16)
+    assert not halves[128:240].any()
+    assert halves[:120].tolist() == found.view(np.uint16)[:120].tolist()
+
+
+@pytest.mark.parametrize("t", ["u16", "s16", "u8", "s8"])
+def test_pack(t: str) -> None:
+    a, b, c = some("s32", 0), some("s32", 1), some("b32", 2)
+    mask = (1 << width(t)) - 1
+    pairs = [
+        (clamp(x, t) & mask) << width(t) | clamp(y, t) & mask
+        for x, y in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    if width(t) == 16:
+        assert run(f"cvt.pack.sat.{t}.s32", a, b).tolist() == pairs
+    else:
+        found = run(f"cvt.pack.sat.{t}.s32.b32", a, b, c, operands="d a b c")
+        expected = [(z & 0xFFFF) << 16 | p for p, z in zip(pairs, c.tolist(), strict=True)]
+        assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    ["cvt.f16.f32", "cvt.s32.f32", "cvt.rn.s32.f32", "cvt.f32.s32", "cvt.rn.f64.f32", "cvt.rna.f16.f32",
+     "cvt.rn.e4m3x2.f32", "cvt.rn.relu.f32.f64", "cvt.satfinite.s32.s32", "cvt.rni.f16.f32",
+     "cvt.rs.f16x2.f32", "cvt.rn.f16x2.bf16x2", "cvt.pack.sat.u32.s32", "cvt.u32"],
+)  # fmt: skip
+def test_unknown_forms(opcode: str) -> None:
+    with pytest.raises(UnsupportedInstruction, match=opcode):
+        decode(opcode)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.emulator import exact_oracle as oracle
 
-from emulator import exact_oracle as oracle
 from hopwell.emulator.numerics import arithmetic, bits, formats, rounding
 
 MODES = ("rn", "rz", "rm", "rp")
@@ -59,7 +59,7 @@ def test_fma_near_ties(name: str, mode: str, data: st.DataObject) -> None:
     form = oracle.LAYOUTS[name]
     one = form.bias << form.mantissa
     low = st.integers(0, 1 << (form.mantissa // 2 + 2))
-    lanes = []
+    lanes: list[tuple[int, ...]] = []
     for _ in range(data.draw(st.integers(1, 4))):
         a, b = one | data.draw(low), one | data.draw(low) << (form.mantissa // 2 - 2)
         exponent = data.draw(st.integers(max(1, form.bias - 3 * form.mantissa), form.bias))

@@ -24,6 +24,7 @@ ALL_INTEGERS: Final = ("u8", "s8", *INTEGERS)
 FLOATS: Final = ("f16", "bf16", "f32", "f64")
 PAIRS: Final = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 
+_OCTETS: Final = ("e4m3x2", "e5m2x2")
 _WHOLE: Final = ("rni", "rzi", "rmi", "rpi")
 _PRECISION: Final = {**{name: form.precision for name, form in FORMATS.items()}, "f64": 53}
 
@@ -54,15 +55,21 @@ def to_integer(m: Modifiers) -> Compute:
     if "pack" in m.node.modifiers:
         return _pack(m)
     source = m.choice(*ALL_INTEGERS, *FLOATS)
-    sat = m.flag("sat")
     dtype = TYPES[m.type].dtype
     if source in ALL_INTEGERS:
-        function = conversion.between_integers(TYPES[source].dtype, dtype, sat)
+        function = conversion.between_integers(TYPES[source].dtype, dtype, m.flag("sat"))
         return Compute(function, (source,), (m.type,))
+    _check_octets(m, source)
+    m.flag("sat")
     mode = m.choice(*_WHOLE)[:2]
     flushed = flush if source == "f32" and m.flag("ftz") else None
     function = _chain(flushed, DECODE[source], conversion.to_integer(source, dtype, mode))
     return Compute(function, (source,), (m.type,))
+
+
+def _check_octets(m: Modifiers, source: str) -> None:
+    if {m.type, source} in ({"bf16", "u8"}, {"bf16", "s8"}):
+        raise m.unsupported("bf16 has no conversion with 8 bits")
 
 
 @typed("cvt", (*FLOATS, "tf32"))
@@ -74,7 +81,10 @@ def to_float(m: Modifiers) -> Compute:
     clamps to [0, 1]; .relu raises negative numbers to 0; .satfinite clamps to finite numbers.
     """
     source = m.choice(*ALL_INTEGERS, *FLOATS)
+    _check_octets(m, source)
     if source in ALL_INTEGERS:
+        if m.type == "f32":
+            m.flag("ftz")  # no integer is near enough to zero
         mode = m.choice("rn", "rz", "rm", "rp")
         rounded = conversion.from_integer(TYPES[source].dtype, m.type, mode)
         return Compute(_chain(rounded, _saturation(m)), (source,), (m.type,))
@@ -83,11 +93,7 @@ def to_float(m: Modifiers) -> Compute:
 
 def _saturation(m: Modifiers) -> Function | None:
     """.sat on the array that carries the result."""
-    if m.type == "tf32" or not m.flag("sat"):
-        return None
-    if m.type == "bf16":
-        return _chain(DECODE["bf16"], saturate, ENCODE["bf16"])
-    return saturate
+    return saturate if m.type in ("f16", "f32", "f64") and m.flag("sat") else None
 
 
 _FAST: Final[dict[tuple[str, str], Function]] = {
@@ -102,7 +108,8 @@ def _between_floats(m: Modifiers, source: str) -> Function:
     after = flush if ftz and m.type == "f32" else None
     rounding = _rounding(m, source)
     bound = m.type in ("f16", "bf16", "tf32") and source == "f32"
-    relu, finite = bound and m.flag("relu"), bound and m.flag("satfinite")
+    relu = bound and rounding in ("rn", "rz") and m.flag("relu")
+    finite = bound and m.flag("satfinite")
     sat = _saturation(m)
     if rounding == "rn" and (m.type, source) in _FAST and not (relu or finite):
         return _chain(before, _FAST[m.type, source], sat)
@@ -144,16 +151,14 @@ def to_pair(m: Modifiers) -> Compute:
     are reached with .satfinite: what is too large, or infinite, becomes the largest finite one.
     """
     element = PAIRS[m.type]
-    source = m.choice("f32", *PAIRS)
     octets = element in ("e4m3", "e5m2")
+    source = m.choice("f32", *(["f16x2"] if octets else []), *(_OCTETS if element == "f16" else ()))
     finite = octets or source == "f32"
     mode = m.choice("rn") if octets or source != "f32" else m.choice("rn", "rz")
     relu = m.flag("relu")
     satfinite = finite and m.flag("satfinite")
     if octets and not satfinite:
         raise m.unsupported("needs .satfinite")
-    if source != "f32" and octets == (PAIRS[source] in ("e4m3", "e5m2")):
-        raise m.unsupported("not between these types")
     if source == "f32" and mode == "rn" and not (relu or satfinite):
         convert = _FAST[element, "f32"]
     else:

@@ -92,10 +92,7 @@ def _register_select(name: str) -> None:
     @typed(name, HALVES)
     def extreme(m: Modifiers) -> Compute:
         """d = min or max, as for float32."""
-        function = select(m, name, not _is_bf16(m) and m.flag("ftz"))
-        if len(m.node.operands) < 4:
-            return on_halves(m, function, 2)
-        return on_halves(m, lambda a, b, c: function(function(a, b), c), 3)
+        return on_halves(m, select(m, name, not _is_bf16(m) and m.flag("ftz")), 2)
 
 
 _register_select("min")
@@ -121,9 +118,9 @@ def _register_approximation(name: str) -> None:
         """d = 2**a or tanh(a), approximately: see BOUNDS. ex2 of bf16 is always .ftz."""
         m.choice("approx")
         bf16 = _is_bf16(m)
-        if name == "ex2" and bf16 and "ftz" not in m.node.modifiers:
-            raise m.unsupported("needs .ftz")
-        ftz = name == "ex2" and m.flag("ftz")
+        ftz = name == "ex2" and bf16
+        if ftz:
+            m.choice("ftz")
         exact = approximate.FUNCTIONS[name]
 
         def function(a: Array) -> Array:

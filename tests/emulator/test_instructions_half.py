@@ -11,6 +11,7 @@ from tests.emulator.test_instructions_floating import OPERANDS, lanes, saturated
 from hopwell.emulator.numerics.approximate import BOUNDS
 from hopwell.emulator.registry import UnsupportedInstruction
 
+SUFFIXES = ["", ".ftz", ".sat", ".ftz.sat"]
 ARITHMETIC = ["add", "add.rn", "sub", "mul", "fma.rn"]
 
 
@@ -21,15 +22,16 @@ def bits_of(name: str, *values: float) -> list[int]:
     return [bits >> 16 for bits in oracle.to_bits(np.array(values, np.float32))]
 
 
-@pytest.mark.parametrize("suffix", ["", ".ftz", ".sat", ".ftz.sat", ".relu"])
-@pytest.mark.parametrize("opcode", ARITHMETIC)
-@pytest.mark.parametrize("name", ["f16", "bf16"])
+CASES = [
+    *(("f16", opcode, suffix) for opcode in ARITHMETIC for suffix in SUFFIXES),
+    *(("bf16", opcode, "") for opcode in ARITHMETIC),
+    *((name, "fma.rn", ".relu") for name in ("f16", "bf16")),
+]
+
+
+@pytest.mark.parametrize(("name", "opcode", "suffix"), CASES)
 def test_arithmetic(name: str, opcode: str, suffix: str) -> None:
     operation = opcode.split(".")[0]
-    if (name == "bf16" and suffix not in ("", ".relu")) or (suffix == ".relu") > (
-        operation == "fma"
-    ):
-        pytest.skip("not in PTX")
     count = oracle.COUNTS[operation]
     columns = lanes(name, count, 2000)
     full = f"{opcode}{suffix}.{name}"

@@ -42,7 +42,7 @@ def test_specials_and_random_patterns(operation: str, name: str, mode: str) -> N
     agree(operation, name, mode, lanes)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
 @pytest.mark.parametrize(("operation", "name", "mode"), CASES)
 def test_patterns(operation: str, name: str, mode: str, data: st.DataObject) -> None:
@@ -50,7 +50,7 @@ def test_patterns(operation: str, name: str, mode: str, data: st.DataObject) -> 
     agree(operation, name, mode, data.draw(st.lists(lane, min_size=1, max_size=6)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data())
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["f32", "f64"])

@@ -114,6 +114,10 @@ def test_min_and_max_flush_and_take_three() -> None:
     assert run("min.f32", *three, operands="d a b c").tolist() == [1, 2]
     assert run("max.f32", *three, operands="d a b c").tolist() == [3, 5]
     assert np.isnan(run("max.NaN.f32", *three, operands="d a b c")).tolist() == [False, True]
+    signed = f32(-3, 1), f32(1, -2), f32(2, -5)
+    assert run("max.abs.f32", *signed, operands="d a b c").tolist() == [3, 5]
+    with pytest.raises(UnsupportedInstruction, match="two sources"):
+        decode("max.xorsign.abs.f32", "d a b c")
 
 
 def test_xorsign() -> None:
@@ -245,6 +249,9 @@ def test_gross_float64_approximations() -> None:
     assert abs(found[0] * 3 - 1) <= (BOUNDS["rcp.approx.ftz.f64"].relative or 0)
     root = run("rsqrt.approx.ftz.f64", [4.0, 0.0], operands="d a")
     assert root.tolist() == [0.5, math.inf]
+    for name in ("rcp", "rsqrt"):
+        found = run(f"{name}.approx.ftz.f64", [math.nan], operands="d a")
+        assert oracle.to_bits(found) == [0x7FFFFFFF00000000]
     assert run("rsqrt.approx.f64", [16.0], operands="d a").tolist() == [0.25]
 
 

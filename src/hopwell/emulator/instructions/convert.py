@@ -57,9 +57,8 @@ def to_integer(m: Modifiers) -> Compute:
     source = m.choice(*ALL_INTEGERS, *FLOATS)
     dtype = TYPES[m.type].dtype
     if source in ALL_INTEGERS:
-        function = conversion.between_integers(TYPES[source].dtype, dtype, m.flag("sat"))
+        function = conversion.between_integers(TYPES[source].dtype, dtype, _clamps(m, source))
         return Compute(function, (source,), (m.type,))
-    _check_octets(m, source)
     m.flag("sat")
     mode = m.choice(*_WHOLE)[:2]
     flushed = flush if source == "f32" and m.flag("ftz") else None
@@ -67,9 +66,12 @@ def to_integer(m: Modifiers) -> Compute:
     return Compute(function, (source,), (m.type,))
 
 
-def _check_octets(m: Modifiers, source: str) -> None:
-    if {m.type, source} in ({"bf16", "u8"}, {"bf16", "s8"}):
-        raise m.unsupported("bf16 has no conversion with 8 bits")
+def _clamps(m: Modifiers, source: str) -> bool:
+    """.sat between integers; PTX has it only where a value can lie outside the result's range."""
+    (low, high), (result_low, result_high) = (
+        conversion.limits(TYPES[name].dtype) for name in (source, m.type)
+    )
+    return (low < result_low or high > result_high) and m.flag("sat")
 
 
 @typed("cvt", (*FLOATS, "tf32"))
@@ -81,7 +83,6 @@ def to_float(m: Modifiers) -> Compute:
     clamps to [0, 1]; .relu raises negative numbers to 0; .satfinite clamps to finite numbers.
     """
     source = m.choice(*ALL_INTEGERS, *FLOATS)
-    _check_octets(m, source)
     if source in ALL_INTEGERS:
         if m.type == "f32":
             m.flag("ftz")  # no integer is near enough to zero
@@ -137,8 +138,10 @@ def _rounding(m: Modifiers, source: str) -> str:
         return m.choice("rna", "rn", "rz")
     if source == m.type:
         return m.choice(*_WHOLE, default="")
-    exact = _PRECISION[source] < _PRECISION[m.type] and (source, m.type) != ("bf16", "f16")
-    if exact:
+    if (source, m.type) == ("bf16", "f16"):
+        # More precise, but of smaller range; ptxas takes it with and without.
+        return m.choice("rn", "rz", "rm", "rp", default="rn")
+    if _PRECISION[source] < _PRECISION[m.type]:
         return ""
     return m.choice("rn", "rz", "rm", "rp")
 

@@ -12,7 +12,8 @@ NAN: Final[dict[str, Array]] = {
     "f32": np.array([0x7FFFFFFF], np.uint32).view(np.float32),
     "f64": np.array([0x7FF8000000000000], np.uint64).view(np.float64),
 }
-"""What an operation gives for NaN; PTX leaves the payload open, these are the hardware's."""
+"""What an operation gives for NaN. Those of f16 and f32 are the hardware's; float64 operations
+keep a payload, so that this one arises in conversions alone."""
 
 _NAN_OF: Final = {value.dtype: value for value in NAN.values()}
 

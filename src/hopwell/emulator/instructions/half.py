@@ -13,10 +13,9 @@ from hopwell.emulator.instructions.floating import finished, select
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import odd_sum
+from hopwell.emulator.numerics.arithmetic import sum_bf16
 from hopwell.emulator.numerics.bits import Array, rectify
 from hopwell.emulator.numerics.formats import bf16_to_f32, f32_to_bf16_exactly
-from hopwell.emulator.numerics.rounding import BF16, quantise
 from hopwell.emulator.registry import Compute
 
 HALVES: Final = ("f16", "f16x2", "bf16", "bf16x2")
@@ -41,10 +40,6 @@ def on_halves(m: Modifiers, function: Function, count: int) -> Compute:
     return same(function, m.type, count)
 
 
-def _to_bf16(exact: Array) -> Array:
-    return quantise(exact, BF16, "rn").astype(np.float32)
-
-
 def _wide(x: Array) -> Array:
     return x.astype(np.float64)
 
@@ -58,11 +53,13 @@ _F16: Final[dict[str, Function]] = {
     "mul": np.multiply,
     "fma": lambda a, b, c: (_wide(a) * _wide(b) + _wide(c)).astype(np.float16),
 }
+_MINUS_ZERO: Final = np.array(-0.0)
 _BF16: Final[dict[str, Function]] = {
-    "add": lambda a, b: _to_bf16(odd_sum(_wide(a), _wide(b), "rn")),
-    "sub": lambda a, b: _to_bf16(odd_sum(_wide(a), -_wide(b), "rn")),
-    "mul": lambda a, b: _to_bf16(_wide(a) * _wide(b)),
-    "fma": lambda a, b, c: _to_bf16(odd_sum(_wide(a) * _wide(b), _wide(c), "rn")),
+    "add": lambda a, b: sum_bf16(_wide(a), _wide(b)),
+    "sub": lambda a, b: sum_bf16(_wide(a), -_wide(b)),
+    # Minus zero changes no sum.
+    "mul": lambda a, b: sum_bf16(_wide(a) * _wide(b), _MINUS_ZERO),
+    "fma": lambda a, b, c: sum_bf16(_wide(a) * _wide(b), _wide(c)),
 }
 
 
@@ -125,7 +122,7 @@ def _register_approximation(name: str) -> None:
 
         def function(a: Array) -> Array:
             value = exact(_wide(a))
-            return _to_bf16(value) if bf16 else value.astype(np.float16)
+            return sum_bf16(value, _MINUS_ZERO) if bf16 else value.astype(np.float16)
 
         return on_halves(m, finished(function, "f32" if bf16 else "f16", ftz), 1)
 

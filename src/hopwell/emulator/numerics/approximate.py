@@ -84,7 +84,7 @@ def gross(name: str) -> Callable[[Array], Array]:
     function = FUNCTIONS[name]
     upper = np.uint64(0xFFFFFFFF_00000000)
     tiny = np.finfo(np.float64).tiny
-    nan = np.array([0x7FFFFFFF_00000000], np.uint64).view(np.float64)
+    nan = np.array(0x7FFFFFFF_00000000, np.uint64).view(np.float64)
 
     def apply(x: Array) -> Array:
         argument = (x.view(np.uint64) & upper).view(np.float64)

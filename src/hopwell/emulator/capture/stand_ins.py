@@ -98,17 +98,17 @@ def torch_stand_ins() -> Iterator[None]:
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(replaced(torch.cuda, name, answer))
+        # On the class: a mode is off while it handles a function, such as a whole backward pass.
+        stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda tensor: True)))
+        stack.enter_context(replaced(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor))
         stack.enter_context(_cpu_for_cuda())
         yield
 
 
 def _cpu_for_cuda() -> Any:
-    """A mode in which CUDA tensors are made on the CPU, and CPU tensors say they are CUDA's."""
+    """A mode in which what is asked of a CUDA device is done on the CPU."""
     import torch
     from torch.overrides import TorchFunctionMode
-
-    says_cuda: Any = vars(torch._C.TensorBase)["is_cuda"].__get__
-    to_cuda = torch.Tensor.cuda
 
     def on_cpu(value: Any) -> Any:
         if isinstance(value, torch.device) and value.type == "cuda":
@@ -121,10 +121,6 @@ def _cpu_for_cuda() -> Any:
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if function is to_cuda:
-                return args[0]
-            if function == says_cuda:
-                return True
             kwargs = {name: on_cpu(value) for name, value in (kwargs or {}).items()}
             return function(*map(on_cpu, args), **kwargs)
 

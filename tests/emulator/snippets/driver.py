@@ -23,7 +23,6 @@ TENSOR_TYPES = {
     "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
 }  # fmt: skip
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
-INTERLEAVES = {"none": 0, "16B": 1, "32B": 2}
 FILLS = {"zero": 0, "nan": 1}
 
 
@@ -153,7 +152,7 @@ class Device:
             (c_uint64 * max(rank - 1, 1))(*tensor_map.strides),
             (c_uint * rank)(*tensor_map.box),
             (c_uint * rank)(*tensor_map.element_strides),
-            c_int(INTERLEAVES[tensor_map.interleave]),
+            c_int(0),  # not interleaved
             c_int(SWIZZLES[tensor_map.swizzle]),
             c_int(0),  # no L2 promotion
             c_int(FILLS[tensor_map.fill]),

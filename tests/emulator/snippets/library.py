@@ -7,10 +7,12 @@ import functools
 from tests.emulator.snippets import (
     barriers,
     conversions,
+    copies,
     floats,
     integers,
     matrices,
     memory,
+    tensor_copies,
     warp_wide,
     warpgroup,
 )
@@ -25,6 +27,8 @@ FAMILIES = (
     barriers,
     matrices,
     warpgroup,
+    copies,
+    tensor_copies,
 )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.elementwise import Array
 from tests.emulator.snippets.snippet import Comparison, Snippet, poisoned, program
@@ -143,7 +142,9 @@ def _multiplication(
         inputs={
             "a": partial(_elements, a, 52, operand_bits["a"], exact),
             "b": partial(_elements, b, 53, operand_bits["b"], exact),
-            "c": partial(_elements, result if result != "s32" else "b8", 54, operand_bits["c"], exact),
+            "c": partial(
+                _elements, result if result != "s32" else "b8", 54, operand_bits["c"], exact
+            ),
         },
         outputs={"out": poisoned(dtype, m * n)},
         comparison=comparison,
@@ -153,9 +154,9 @@ def _multiplication(
 def accumulation_bound(k: int, result: str, kept: int = 23) -> float:
     """Largest difference of two sums of k products of numbers in [-1, 1] and one such addend.
 
-    Tensor cores align the products and the addend to the largest of them and keep ``kept`` bits below
-    it, in an order of their own: each of the k + 1 terms may lose a unit there, on either side. A result
-    in f16 is rounded once more.
+    Tensor cores align the products and the addend to the largest of them and keep ``kept`` bits
+    below it, in an order of their own: each of the k + 1 terms may lose a unit there, on either
+    side. A result in f16 is rounded once more.
     """
     bound = 2 * (k + 1) * 2.0**-kept * max(1.0, k / 4)
     return bound + (2.0**-10 * k if result == "f16" else 0.0)

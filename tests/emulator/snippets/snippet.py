@@ -73,7 +73,6 @@ class TensorMap:
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
     swizzle: Literal["none", "32B", "64B", "128B"] = "none"
-    interleave: Literal["none", "16B", "32B"] = "none"
     fill: Literal["zero", "nan"] = "zero"
     offset: int = 0
 

@@ -1,4 +1,4 @@
-"""wgmma: types, shapes, layouts of shared operands, A from registers, negation, groups in flight."""
+"""wgmma: types, shapes, layouts of operands, A from registers, negation, groups in flight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.elementwise import Array
 from tests.emulator.snippets.matrices import accumulation_bound
@@ -109,7 +108,9 @@ def _descriptors(form: Form, steps: int) -> str:
     """Descriptors of A in %d40..., of B in %d50..., one for each K step."""
     text = ""
     for letter, base, offset, i in (("a", 40, 0, 0), ("b", 50, A_BYTES, 1)):
-        high = SWIZZLE_MODE[form.swizzle] << 62 | form.stride[i] >> 4 << 32 | form.lead[i] >> 4 << 16
+        high = (
+            SWIZZLE_MODE[form.swizzle] << 62 | form.stride[i] >> 4 << 32 | form.lead[i] >> 4 << 16
+        )
         for step in range(steps):
             at = offset + form.start[i] + 32 * step
             text += f"add.u32 %r10, %r3, {at}; bfe.u32 %r11, %r10, 4, 14;\n"
@@ -138,9 +139,7 @@ def _move(form: Form, registers: list[str], load: bool, row: int = 0) -> str:
     return text
 
 
-LOAD_A = (
-    "mad.wide.u32 %d9, %x, 16, %p_a; ld.global.v4.b32 {%r40, %r41, %r42, %r43}, [%d9];\n"
-)
+LOAD_A = "mad.wide.u32 %d9, %x, 16, %p_a; ld.global.v4.b32 {%r40, %r41, %r42, %r43}, [%d9];\n"
 WAIT = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
 
 
@@ -149,7 +148,9 @@ def _comparison(form: Form, steps: int = 1) -> Comparison:
         return Comparison()
     # The 8-bit types are summed with 13 bits below the largest term.
     kept = 13 if WIDTH[form.a] == 8 else 23
-    return Comparison("absolute", form.result, accumulation_bound(steps * form.k, form.result, kept))
+    return Comparison(
+        "absolute", form.result, accumulation_bound(steps * form.k, form.result, kept)
+    )
 
 
 def _snippet(form: Form, name: str, work: str, steps: int, rows: int = 1) -> Snippet:

@@ -150,7 +150,7 @@ def compiler_stand_ins(shim: Path, directory: Path) -> Iterator[None]:
                 "lineinfo": True,
                 "shared_libs": str(shim),
                 "disable_file_caching": True,
-                "_arch": settings._arch or os.environ.get("CUTE_DSL_ARCH", HOPPER.architecture),
+                "_arch": HOPPER.architecture,
             }
             for name, value in changes.items():
                 stack.enter_context(replaced(settings, name, value))

@@ -165,13 +165,13 @@ class Recorder:
     def _close(self, row: _Row) -> None:
         if row.time > row.began:
             facts = {"from": place(row.first), "to": place(row.warp.op)}
-            self.spans.append(
-                Span(
-                    row.warp.cta.index, row.name, place(row.first), "running",
-                    row.began, row.time, facts,
-                )  # fmt: skip
-            )
+            self._add(row, place(row.first), "running", row.began, row.time, facts)
         row.began, row.first = row.time, row.warp.op
+
+    def _add(
+        self, row: _Row, name: str, kind: str, start: int, stop: int, facts: dict[str, Any]
+    ) -> None:
+        self.spans.append(Span(row.warp.cta.index, row.name, name, kind, start, stop, facts))
 
     def _signal(self, what: Any, number: int, mark: Mark) -> None:
         """Whoever waits for this number of ``what`` goes on no earlier than now."""
@@ -186,12 +186,8 @@ class Recorder:
             return
         if mark.time > row.time:
             self._close(row)
-            self.spans.append(
-                Span(
-                    row.warp.cta.index, row.name, name, "blocked", row.time, mark.time,
-                    {"at": place(row.warp.op)},
-                )  # fmt: skip
-            )
+            at = {"at": place(row.warp.op)}
+            self._add(row, name, "blocked", row.time, mark.time, at)
             row.time = row.began = mark.time
         if mark[:2] != row.mark[:2]:
             self.flows.append(Flow(name, mark, row.mark))
@@ -365,12 +361,8 @@ class Recorder:
             if row.warp.live:
                 self._close(row)
                 what = "polling" if row.condition is None else condition_name(row.condition)
-                self.spans.append(
-                    Span(
-                        row.warp.cta.index, row.name, what, "stuck", row.time, end + 1,
-                        {"at": place(row.warp.op)},
-                    )  # fmt: skip
-                )
+                at = {"at": place(row.warp.op)}
+                self._add(row, what, "stuck", row.time, end + 1, at)
             for group in row.groups:
                 self._group_span(row, *group, stop=row.time)
             row.groups.clear()

@@ -72,9 +72,7 @@ def _threads(
     ctas = sorted({row[0] for _, row in placed}, key=lambda cta: cta[::-1])
     processes = {cta: _PROCESSES + number for number, cta in enumerate(ctas)}
     rows = sorted({row for _, row in placed}, key=lambda row: (processes[row[0]], _rank(row[1])))
-    return placed, {
-        row: (processes[row[0]], _THREADS + number) for number, row in enumerate(rows)
-    }
+    return placed, {row: (processes[row[0]], _THREADS + number) for number, row in enumerate(rows)}
 
 
 def _stop(span: Span) -> int:

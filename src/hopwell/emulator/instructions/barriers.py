@@ -62,13 +62,13 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
                 warp.machine.version += 1
-            elif action == "sync" and warp.machine.recorder is not None:
-                warp.machine.recorder.waits(warp, f"named barrier {index}")
         if action == "arrive":
             fragment.token = None
             return
         if named.round == fragment.token:
             raise Blocked(NamedBarrierRound(named, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.named_passed(warp, named, fragment.token)
         fragment.token = None
         if named.completed is not None:
             warp.checker.acquire(warp.agent, lanes, named.completed)
@@ -105,7 +105,7 @@ def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, actio
     named.warps.append((warp, action != "arrive", op))
     warp.machine.version += 1
     if warp.machine.recorder is not None:
-        warp.machine.recorder.named(warp, named.index, action)
+        warp.machine.recorder.named(warp, named, action, op)
 
 
 def _reduction(node: Instruction, bind: Binder, operand: Operand) -> Any:
@@ -158,12 +158,16 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
                 cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
                 cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
+            if warp.machine.recorder is not None:
+                warp.machine.recorder.cluster_arrived(warp, cluster)
             cluster.complete_if_due()
             return
         if fragment.token is None:
             fragment.token = warp.cluster_round
         if cluster.round == fragment.token:
             raise Blocked(ClusterRound(fragment, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.cluster_passed(warp, cluster, fragment.token)
         fragment.token = None
         if cluster.completed is not None:
             warp.checker.acquire(warp.agent, lanes, cluster.completed)
@@ -225,6 +229,8 @@ def mbarrier_init(node: Instruction, bind: Binder) -> Execute:
                 name = warp.cta.barrier_name(memory, offset)
                 column = warp.checker.column("mbarrier", (id(memory), offset), name)
                 memory.barriers[offset] = Mbarrier(memory, offset, name, column, expected, expected)
+                if machine.recorder is not None:
+                    machine.recorder.initialised(warp, memory.barriers[offset])
             if memory.region is not None:
                 warp.checker.mbarrier_init(warp.agent, part, op, memory.region, offsets)
             machine.version += 1
@@ -325,6 +331,8 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
                 if sign > 0:
                     mbarrier.armed += int(values[lane])
                     mbarrier.ever_armed = True
+                    if warp.machine.recorder is not None:
+                        warp.machine.recorder.expect(warp, mbarrier)
                 warp.machine.advance(mbarrier)
 
     return execute

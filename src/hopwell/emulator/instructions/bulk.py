@@ -97,6 +97,7 @@ def _start(
     barrier: Mbarrier | None = None,
     size: int = 0,
     destination: "Cta | None" = None,
+    payload: str = "",
 ) -> None:
     """Tell the checker what an engine is about to touch, and let it go."""
     checker = warp.checker
@@ -113,7 +114,7 @@ def _start(
             checker.engine_write(handle, memory.region, starts, length)
     copy = Copy(
         warp, bind.op, kind, handle, fetch, store,
-        barrier=barrier, bytes=size, destination=destination, lanes=lanes,
+        barrier=barrier, bytes=size, destination=destination, lanes=lanes, payload=payload,
     )  # fmt: skip
     for lane in lanes.index.tolist() if barrier is None else ():
         groups = _groups(warp, lane)
@@ -235,10 +236,12 @@ def _bulk(
             )
 
     kind = "tma-reduce" if operation else "tma-store" if to == "global" else "bulk-copy"
+    named, offset = end if to == "global" else begin
     _start(
         warp, lanes, bind, kind, f"bulk copy of {count} bytes", fetch, store,
         [(source, *_rows(first, count))], [(target, *_rows(place, count))],
         barrier=barrier, size=count, destination=cta,
+        payload=f"{named.name} bytes {offset}..{offset + count - 1}",
     )  # fmt: skip
 
 
@@ -370,7 +373,7 @@ def _tensor_load(
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
         [(target, *_rows(place, tile.bytes))],
-        barrier=barrier, size=tile.bytes, destination=cta,
+        barrier=barrier, size=tile.bytes, destination=cta, payload=f"{memory.name} {tuple(at)}",
     )  # fmt: skip
 
 
@@ -403,6 +406,7 @@ def _tensor_store(
         lambda: copy_layout.read_shared(tile, source.data, place), store,
         [(source, *_rows(place, tile.bytes))],
         [(memory, tile.rows + origin, tile.row_bytes)],
+        size=tile.bytes, payload=f"{memory.name} {tuple(at)}",
     )  # fmt: skip
 
 
@@ -452,6 +456,8 @@ def wait(node: Instruction, bind: Binder) -> Execute:
             done = 0
             while len(queue) > newest:
                 done, copies = queue.popleft()
+                if warp.machine.recorder is not None:
+                    warp.machine.recorder.copies_waited(warp, copies, reading)
                 for copy in copies:
                     if reading:
                         copy.read()
@@ -533,7 +539,10 @@ def _copy_lanes(
         for (_, _, offset, n), piece in zip(sources, data, strict=True):
             target.data[offset : offset + n] = piece
 
-    copy = Copy(warp, bind.op, "cp.async", handle, fetch, store, lanes=lanes)
+    copy = Copy(
+        warp, bind.op, "cp.async", handle, fetch, store,
+        bytes=count * lanes.count, lanes=lanes, payload=f"{lanes.count} times {count} bytes",
+    )  # fmt: skip
     for lane in lanes.index.tolist():
         groups = warp.copies.setdefault(lane, BulkGroups())
         groups.open.append(copy)
@@ -574,6 +583,8 @@ def cp_async_wait(node: Instruction, bind: Binder) -> Execute:
             done = 0
             while len(groups.groups) > newest:
                 done, copies = groups.groups.popleft()
+                if warp.machine.recorder is not None:
+                    warp.machine.recorder.copies_waited(warp, copies, False)
                 for copy in copies:
                     warp.machine.land(copy)
             if done:
@@ -614,6 +625,8 @@ def cp_async_arrive(node: Instruction, bind: Binder) -> Execute:
                 barrier.arriving.join(clock)
             if noinc:
                 barrier.pending -= 1
+                if machine.recorder is not None:
+                    machine.recorder.arrive(warp, barrier, False)
             machine.advance(barrier)
 
     return execute

@@ -32,7 +32,7 @@ RACES = [
         ret;
         $reader:
         {+bar.sync 1, 64;+}
-        ld.shared.u32 %r3, [%r2-128]; // side
+        ld.shared.u32 %r3, [%r2+-128]; // side
         st.global.u32 [%mine], %r3;
         """,
         lambda given: [0] * 32 + [7] * 32,
@@ -57,7 +57,7 @@ RACES = [
         $writer:
         """
         + wait("empty", 0, "empty")
-        + """st.shared.u32 [%r2-128], 99; // second
+        + """st.shared.u32 [%r2+-128], 99; // second
         """,
         lambda given: range(32),
         missing="no bar.warp.sync that orders lane",
@@ -161,6 +161,7 @@ RACES = [
         lambda given: given[np.arange(32) ^ 1],
         missing="no bar.warp.sync between lane",
         shared=declared("full") + ".extern .shared .align 128 .b8 cells[];\n",
+        shared_bytes=128,
         options={"names": {"sQ": (0, 128), "sO": (0, 128)}},
     ),
 ]

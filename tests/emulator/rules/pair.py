@@ -83,6 +83,7 @@ class Pair:
     grid: int = 1
     block: int = 32
     cluster: int = 1
+    shared_bytes: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -113,6 +114,7 @@ class Pair:
         launch = Launch.of(
             text, "kernel", (self.grid, 1, 1), (self.block, 1, 1), buffers,
             names=["in", "out", "work"], cluster=(self.cluster, 1, 1), filename="kernel.ptx",
+            shared_bytes=self.shared_bytes,
         )  # fmt: skip
         return emulate(launch, seeds=seeds, **self.options), buffers[1]
 

@@ -118,7 +118,7 @@ def traces(draw: st.DrawFn) -> list[Step]:
     w = st.integers(0, warps - 1)
     lanes = st.sampled_from([0b001, 0b010, 0b011, 0b101, ALL, ALL, ALL])
     channel, base, work = st.integers(0, 1), st.integers(0, 2), st.integers(0, 3)
-    kinds = st.sampled_from(["read", "read", "write", "atomic"])
+    kinds = st.sampled_from(["read", "read", "write", "atomic", "atomic"])
     spread = st.sampled_from(["same", "apart", "apart", "turned"])
     size = st.sampled_from([4, 8, 16])
 

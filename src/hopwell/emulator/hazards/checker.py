@@ -122,6 +122,7 @@ class Checker:
     def release(self, w: int, lanes: Lanes, op: Op | None = None, on: str = "") -> Clock:
         """What these lanes publish: everything up to now. ``on`` names what they arrive on."""
         warp = self._warps[w]
+        warp.clock.stamp()  # a release that covers nothing can still be told from none
         clock = warp.clock.snapshot(lanes.bits)
         warp.releases.append(Past(warp.clock.time - 1, lanes.bits, on, op))
         return clock
@@ -421,8 +422,8 @@ class Checker:
         for old in distinct(sets):
             members[old] = self._check_set(event, index, sets, old) if old else ()
         if event.writes:
-            region.writes[index] = number
             self._enter_write(region, index, writes, sets, members, unordered)
+            region.writes[index] = number
         else:
             self._enter_read(region, index, sets, members, number)
         if len(self._events) > self._forget_at:

@@ -134,6 +134,9 @@ class Judge:
         at its next turn, with no wait in between, has no wait.
         """
         warp = second.warp
+        singles = warp.clock.single.values() if second.handle is None else ()
+        if any(handle.known(single.general, full=True) for single in singles):
+            return "warp-race"  # another lane has waited
         known = handle.verdicts.get(warp.id)
         if known is not None:
             return known

@@ -138,6 +138,16 @@ class Words:
                 f"{who} knows that {what} has read its sources (.read), not that its writes "
                 "are complete: wait without .read"
             )
+        if rule == "warp-race":
+            lanes = [
+                str(lane)
+                for lane, single in sorted(second.warp.clock.single.items())
+                if handle.known(single.general, full=True)
+            ]
+            return (
+                f"only lane {', '.join(lanes)} of {second.warp.name} has waited for {what}: no "
+                f"bar.warp.sync tells {who}"
+            )
         if rule == "stage-released-early" and first.writes:
             return (
                 f"{second.warp.name} released this stage before its last access: {what} was "

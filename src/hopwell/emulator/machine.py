@@ -75,8 +75,9 @@ class Cta:
         size = self.program.static_shared + machine.launch.shared_bytes
         self.shared = shared_memory(f"shared {index}", SHARED_BASE + self.rank_bits, size, rank)
         self.shared.region = machine.checker.new_region(
-            "shared", "shared", size, cta=index, initialised=False
-        )
+            "shared", "shared", size, cta=index, initialised=False,
+            names=machine.names.named(self.program.static_shared),
+        )  # fmt: skip
         self.named: dict[int, NamedBarrier] = {}
         self.warps: list[Warp] = []
         threads = int(np.prod(machine.launch.block))

@@ -268,6 +268,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
     address = bind.address(operands.pop(0))
     count = bind.read(operands.pop(0), "b32") if operands else None
     relaxed = "relaxed" in node.modifiers
+    # "mbarrier.arrive: .scope indicates the set of threads that directly observe the memory
+    # synchronizing effect": with .cta, none of another CTA, which alone can wait there. Without
+    # a scope it is .cta too, yet all compilers leave it out for remote barriers and mean .cluster.
+    narrow = "cta" in node.modifiers
     op = bind.op
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
@@ -281,11 +285,12 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
             ):
                 checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
                 continue
-            clock = (
-                checker.release_relaxed(warp.agent, who)
-                if relaxed
-                else checker.release(warp.agent, who, op, mbarrier.name)
-            )
+            if relaxed:
+                clock = checker.release_relaxed(warp.agent, who)
+            else:
+                clock = checker.release(warp.agent, who, op, mbarrier.name)
+            if narrow and mbarrier.memory.rank != warp.cta.rank:
+                clock = None
             for lane in who.index.tolist():
                 tokens[lane] = mbarrier.token()
                 if armed and amounts is not None:

@@ -13,6 +13,7 @@ from hopwell.emulator.conditions import (
     RegistersFree,
 )
 from hopwell.emulator.decode import Binder, Execute
+from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.mbarrier import Mbarrier
@@ -285,6 +286,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
             ):
                 checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
                 continue
+            clock: Clock | None
             if relaxed:
                 clock = checker.release_relaxed(warp.agent, who)
             else:
@@ -308,9 +310,9 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                     )  # fmt: skip
                     arrivals = mbarrier.pending
                 mbarrier.pending -= arrivals
-                if mbarrier.arriving is None:
+                if clock is not None and mbarrier.arriving is None:
                     mbarrier.arriving = clock.copy()
-                else:
+                elif clock is not None:
                     mbarrier.arriving.join(clock)
                 if machine.recorder is not None:
                     machine.recorder.arrive(warp, mbarrier, armed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from hopwell.emulator import tensor_map
 from hopwell.emulator.tensor_map import TensorMap
 from hopwell.errors import CaptureError
+from hopwell.ptx import parse
 
 #: CUDA driver API, "Tensor Map Object Management": the alignment of a CUtensorMap.
 TENSOR_MAP_ALIGNMENT = 64
@@ -37,21 +37,15 @@ class Parameter(NamedTuple):
         return range(self.offset, self.offset + self.size, tensor_map.BYTES)
 
 
-_ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
-_PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.([a-z]+)(\d+)\s+"
-    r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\d+)\])?"
-)
-
-
 @functools.lru_cache(maxsize=64)
 def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
     """The parameters of an entry function, laid out as PTX has it: each at its alignment.
 
     Raises:
+        PtxSyntaxError: the text is not PTX.
         CaptureError: the module has no such entry function.
     """
-    entries = {match[1]: match[2] or "" for match in _ENTRY.finditer(ptx)}
+    entries = {each.name: each for each in parse(ptx).functions if each.entry}
     if kernel not in entries:
         raise CaptureError(
             "kernel of a launch",
@@ -60,11 +54,12 @@ def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
             consequence="The launch cannot be run.",
         )
     found: list[Parameter] = []
-    for align, kind, bits, name, count in _PARAMETER.findall(entries[kernel]):
-        element = int(bits) // 8
-        alignment = int(align or element)
+    for declared in entries[kernel].parameters:
+        alignment = declared.aligned_bytes
         offset = -(-parameter_bytes(found) // alignment) * alignment
-        found.append(Parameter(name, f"{kind}{bits}", offset, element * int(count or 1), alignment))
+        found.append(
+            Parameter(declared.name, declared.type, offset, declared.size_bytes, alignment)
+        )
     return tuple(found)
 
 

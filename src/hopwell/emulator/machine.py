@@ -186,7 +186,8 @@ class Machine:
             place = self.program.symbols.get(variable.name)
             if place is not None and place.space in ("const", "global") and place.size:
                 data = initial_bytes(variable, self.program.symbols)
-                self._map(variable.name, place.space, place.address, data)
+                base = place.address + (CONSTANT_WINDOW if place.space == "const" else 0)
+                self._map(variable.name, place.space, base, data)
 
     def _cluster_indices(self) -> Iterator[Index]:
         counts = [g // c for g, c in zip(self.launch.grid, self.launch.cluster, strict=True)]

@@ -262,8 +262,12 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
-                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is None or not waiting.may_time_out:
+                continue
+            # A wait that found the same state when it last gave up would do so for ever.
+            state = self._state(fragment)
+            if state != fragment.gave_up:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = state, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True

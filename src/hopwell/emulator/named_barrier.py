@@ -18,6 +18,7 @@ class NamedBarrier:
         everyone: the participants name no count: all threads of the CTA that have not exited.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
+        parts: lanes of warps that have not arrived whole.
     """
 
     index: int
@@ -28,6 +29,7 @@ class NamedBarrier:
     arriving: Any = None
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
+    parts: dict["Warp", int] = field(default_factory=dict)
     before: list[str] = field(default_factory=list)
     reduction: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)

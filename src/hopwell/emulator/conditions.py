@@ -27,6 +27,7 @@ class MbarrierPhase(Condition):
 
     barrier: "Mbarrier"
     awaited: int
+    parity: int | None = None
     may_time_out = True
 
     def ready(self) -> bool:
@@ -75,17 +76,6 @@ class ClusterRound(Condition):
 
     def ready(self) -> bool:
         return self.fragment.warp.cta.cluster.round > self.number
-
-
-@dataclass
-class WarpgroupMeets(Condition):
-    """All warps of the warpgroup have to execute the same ``setmaxnreg``."""
-
-    warp: "Warp"
-    pc: int
-
-    def ready(self) -> bool:
-        return False
 
 
 class Blocked(Exception):  # noqa: N818  no error: control flow of the scheduler

@@ -9,6 +9,7 @@ import numpy as np
 
 from hopwell.emulator.asynchronous import Copy
 from hopwell.emulator.conditions import Blocked, Retired, Yield
+from hopwell.emulator.stuck import explain_deadlock
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.lanes import lanes_of
 from hopwell.emulator.layout import (
@@ -18,12 +19,13 @@ from hopwell.emulator.layout import (
     RANK_SHIFT,
     SHARED_BASE,
 )
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, check_at_exit
 from hopwell.emulator.memory import AddressSpace, Memory, shared_memory
 from hopwell.emulator.named_barrier import NamedBarrier
 from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Policy
 from hopwell.emulator.program import Program
+from hopwell.emulator.unison import WARPS, Unison
 from hopwell.emulator.warp import NOWHERE, Fragment, Warp
 
 if TYPE_CHECKING:
@@ -45,14 +47,28 @@ class Cluster:
     index: Index
     ctas: list["Cta"] = field(default_factory=list)
     round: int = 0
-    arrived: set[tuple["Warp", int]] = field(default_factory=set)
+    arrived: dict["Warp", int] = field(default_factory=dict)
     arriving: Any = None
     completed: Any = None
 
     @property
-    def live_threads(self) -> int:
-        """Threads that have not exited."""
-        return sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+    def missing(self) -> list["Warp"]:
+        """Warps with threads that have neither exited nor arrived."""
+        return [
+            warp
+            for cta in self.ctas
+            for warp in cta.warps
+            if warp.live & ~self.arrived.get(warp, 0)
+        ]
+
+    def complete_if_due(self) -> bool:
+        """Complete the round of ``barrier.cluster`` when all threads that live have arrived."""
+        if not self.arrived or self.missing:
+            return False
+        self.completed, self.arriving = self.arriving, None
+        self.arrived.clear()
+        self.round += 1
+        return True
 
 
 class Cta:
@@ -73,6 +89,7 @@ class Cta:
             names=machine.names.named(self.program.static_shared),
         )  # fmt: skip
         self.named: dict[int, NamedBarrier] = {}
+        self.unisons: dict[tuple[str, int], Unison] = {}
         self.warps: list[Warp] = []
         threads = int(np.prod(machine.launch.block))
         for warp in range(-(-threads // 32)):
@@ -89,6 +106,15 @@ class Cta:
         found = self.named.get(index)
         if found is None:
             found = self.named[index] = NamedBarrier(index)
+        return found
+
+    def unison(self, rule: str, warp: Warp) -> Unison:
+        """What the warpgroup of ``warp`` executes alike, by the rule that says so."""
+        group = warp.index // WARPS
+        found = self.unisons.get((rule, group))
+        if found is None:
+            mates = self.warps[group * WARPS : (group + 1) * WARPS]
+            found = self.unisons[rule, group] = Unison(rule, mates)
         return found
 
     def barrier_name(self, memory: Memory, offset: int) -> str:
@@ -264,7 +290,7 @@ class Machine:
         return False
 
     def _explain(self) -> Any:
-        return [(f.warp.name, f.waiting, f.pc) for f in self.blocked + self.runnable]
+        return explain_deadlock(self)
 
     def _state(self, fragment: Fragment) -> tuple[Any, ...]:
         banks = fragment.warp.banks.values()
@@ -339,6 +365,7 @@ class Machine:
         if copy.barrier is not None:
             copy.issued_phase = copy.barrier.phase
             copy.barrier.in_flight += 1
+            copy.barrier.claim(copy)
         self.in_flight.append(copy)
         if self.policy.lands_at_issue():
             self._land(copy)
@@ -378,6 +405,9 @@ class Machine:
                 copy.warp.agent,
                 copy.lanes,
                 copy.op,
+                first=barrier.armed_by,
+                missing=f"phase {copy.issued_phase} of {barrier.name}, in which the copy was "
+                "issued, completed before its bytes",
                 barrier=barrier.name,
                 phase=copy.issued_phase,
                 bytes=copy.bytes,
@@ -400,14 +430,17 @@ class Machine:
         """A warp's last lane has exited."""
         self.version += 1
         warp.release()
+        # Barriers of a whole CTA or cluster wait for threads that have not exited, no others.
+        warp.cta.cluster.complete_if_due()
+        for named in warp.cta.named.values():
+            named.complete_if_due()
 
     def cta_done(self, cta: Cta) -> None:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
-        for copy in [c for c in self.in_flight if c.warp.cta is cta]:
-            if copy.kind.endswith("store") and not copy.fetched:
-                self.checker.report(
-                    "dangling-copy", copy.warp.agent, copy.lanes, copy.op
-                )
+        for unison in cta.unisons.values():
+            unison.finish()
+        for barrier in cta.shared.barriers.values():
+            check_at_exit(barrier, self.checker)
         self._resident -= 1
         self._start_clusters()
 

@@ -17,6 +17,8 @@ class NamedBarrier:
         threads: the count that the current round's participants name; 0 between rounds.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
+        everybody: the CTA's warps where no count was given: those that have not exited count.
+        faults: rules that its participants broke.
     """
 
     index: int
@@ -26,18 +28,28 @@ class NamedBarrier:
     arriving: Any = None
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
+    everybody: list["Warp"] | None = None
+    faults: list[str] = field(default_factory=list)
+    participants: dict["Warp", Any] = field(default_factory=dict)
     reduction: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
 
     def complete_if_due(self) -> bool:
         """Complete the round when all its threads have arrived."""
-        if self.arrived < self.threads:
+        if not self.warps or self.missing:
             return False
         self.completed, self.arriving = self.arriving, None
-        self.before = [warp.name for warp, _, _ in self.warps]
         self.results, self.reduction = self.reduction, {}
         self.warps = []
         self.arrived = self.threads = 0
+        self.everybody = None
         self.round += 1
         return True
+
+    @property
+    def missing(self) -> int:
+        """Threads that have yet to arrive."""
+        if self.everybody is None:
+            return max(0, self.threads - self.arrived)
+        here = {warp for warp, _, _ in self.warps}
+        return 32 * sum(bool(warp.live) and warp not in here for warp in self.everybody)

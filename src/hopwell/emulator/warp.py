@@ -42,6 +42,7 @@ class Fragment:
         waiting: what blocks them.
         token: what a blocked instruction remembers for when it is performed again.
         timed_out: whether a wait that may give up has done so.
+        polled: what its last unsuccessful test was about.
     """
 
     warp: "Warp"
@@ -51,6 +52,7 @@ class Fragment:
     waiting: Condition | None = None
     token: Any = None
     timed_out: bool = False
+    polled: Condition | None = None
     spins: int = 0
     spin_version: int = -1
     parked: bool = False
@@ -113,7 +115,6 @@ class Warp:
         self.bulk: dict[int, BulkGroups] = {}
         self.copies: dict[int, BulkGroups] = {}
         self.registers = machine.launch_registers
-        self.setmaxnreg: list[int] = []
         self.cluster_round = 0
 
     def __repr__(self) -> str:

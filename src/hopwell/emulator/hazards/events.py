@@ -91,6 +91,7 @@ class AsyncOp:
     completions: list[tuple[int, int, bool]] = field(default_factory=list)
     landed: bool = False
     fills: bool = False  # writes shared memory
+    short: str = ""  # the rule that its barrier's expected bytes break, as the machine sees it
     verdicts: dict[int, str] = field(default_factory=dict)  # per reading warp: rule already given
 
     @property

@@ -115,6 +115,7 @@ def wgmma_mma(node: Instruction, bind: Binder) -> Execute:
             warp.checker.report("wgmma-divergence", warp.agent, lanes, op)
             return
         state = state_of(warp)
+        warp.cta.unison("wgmma-divergence", warp).step(warp, op)
         _check_fence(warp, state, registers, accumulators, form, op)
         a = indices[1] if a_descriptor is None else _descriptor(a_descriptor(warp, lanes))
         b = _descriptor(b_descriptor(warp, lanes))

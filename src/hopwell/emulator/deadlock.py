@@ -306,8 +306,8 @@ def _named(wait: NamedBarrierWait, waiter: Waiter) -> tuple[str, str]:
     words = (
         f"at named barrier {wait.number}: {wait.arrived} of {wait.expected} threads have arrived"
     )
-    if wait.fault:
-        return wait.fault, words
+    if wait.fault and wait.fault != "named-barrier-count":
+        return wait.fault, f"{words}, after one that arrived twice in a round"
     if len(set(wait.counts)) > 1:
         counts = ", ".join(map(str, sorted(set(wait.counts))))
         return "named-barrier-count", f"{words}; its participants gave different counts: {counts}"

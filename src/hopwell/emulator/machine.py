@@ -119,7 +119,11 @@ class Cta:
 
     def barrier_name(self, memory: Memory, offset: int) -> str:
         """What reports call the mbarrier at an offset."""
-        return self.machine.names.barrier(memory.rank, offset - self.program.static_shared)
+        static = self.program.static_shared
+        if offset >= static:
+            return self.machine.names.barrier(memory.rank, offset - static)
+        name = self.program.variable_at("shared", SHARED_BASE + offset)
+        return f"{name} of cluster rank {memory.rank}" if memory.rank else name
 
     def warp_exited(self, warp: Warp) -> None:
         """Called when a warp's last lane exits."""
@@ -329,8 +333,10 @@ class Machine:
         self.executed += count + 1
         if warp.executed > self.limit:
             self.checker.report(
-                "unbounded-loop", warp.agent, fragment.lanes, warp.op, instructions=warp.executed
-            )
+                "unbounded-loop", warp.agent, fragment.lanes, warp.op,
+                missing=f"{warp.name} still runs after {warp.executed} instructions",
+                instructions=warp.executed,
+            )  # fmt: skip
             self._kill(warp)
 
     def _kill(self, warp: Warp) -> None:
@@ -383,13 +389,14 @@ class Machine:
         """Write the copy's destination and tell its barrier."""
         self.version += 1
         self.copies_done += 1
-        if copy.destination is not None and not copy.destination.alive:
+        gone = copy.destination is not None and not copy.destination.alive
+        if gone and copy.destination is not copy.warp.cta:
             self.checker.report(
                 "peer-cta-gone",
                 copy.warp.agent,
                 copy.lanes,
                 copy.op,
-                destination=str(copy.destination.index),
+                destination=str(copy.destination and copy.destination.index),
             )
         copy.land()
         self.checker.landed(copy.handle)
@@ -399,9 +406,9 @@ class Machine:
         if barrier is None:
             return
         barrier.in_flight -= 1
-        if barrier.phase > copy.issued_phase:
+        if barrier.phase > copy.issued_phase and not gone:
             self.checker.report(
-                "expected-bytes-too-few",
+                barrier.shortage,
                 copy.warp.agent,
                 copy.lanes,
                 copy.op,

@@ -18,6 +18,7 @@ class NamedBarrier:
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
         everybody: the CTA's warps where no count was given: those that have not exited count.
+        counts: the counts that participants have given in this round.
         faults: rules that its participants broke.
     """
 
@@ -30,6 +31,7 @@ class NamedBarrier:
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
     everybody: list["Warp"] | None = None
     faults: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     participants: dict["Warp", Any] = field(default_factory=dict)
     reduction: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class NamedBarrier:
         self.completed, self.arriving = self.arriving, None
         self.results, self.reduction = self.reduction, {}
         self.warps = []
+        self.counts = []
         self.arrived = self.threads = 0
         self.everybody = None
         self.round += 1

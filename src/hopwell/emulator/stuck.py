@@ -217,6 +217,7 @@ def _named(barrier: "NamedBarrier") -> NamedBarrierWait:
         barrier.index,
         barrier.arrived + barrier.missing,
         barrier.arrived,
+        tuple(barrier.counts),
         fault=barrier.faults[0] if barrier.faults else "",
     )
 

@@ -166,8 +166,10 @@ NAMED = [
         @%p1 bra $other;
         bar.arrive 1, 96; // side
         [-bar.arrive 1, 96; // side-]
+        bar.sync 0;
         ret;
         $other:
+        bar.sync 0;
         bar.sync 1, 96; // side
         st.global.u32 [%mine], 1;
         """,
@@ -182,12 +184,13 @@ CONTROL = [
         "",
         """mov.u32 %r1, 0;
         $turn:
-        add.u32 %r1, %r1, 2;
-        st.global.u32 [%mine], %r1;
-        setp.ne.u32 %p1, %r1, [-201-]{+200+};
-        @%p1 bra $turn;
+        add.u32 %r1, %r1, 2; // seen
+        st.global.u32 [%mine], %r1; // seen
+        setp.ne.u32 %p1, %r1, [-201-]{+200+}; // seen
+        @%p1 bra $turn; // seen
         """,
         lambda given: [200] * 32,
+        missing="instructions",
         options={"limit": 4000},
     ),
     Pair(

@@ -90,7 +90,8 @@ PRODUCTS = [
     _pair(
         "missing-wgmma-fence",
         "",
-        "mov.b32 %f1, 0f3F800000; // first\nsetp.eq.u32 %p2, %x, %x;\nmov.b32 %f2, %f1; // first\n"
+        FENCE
+        + "setp.eq.u32 %p2, %x, %x;\nmov.b32 %f1, 0f3F800000; // first\n"
         + f"{{+{FENCE}+}}"
         + PRODUCT
         + " // second\n"
@@ -136,7 +137,11 @@ REGISTERS = [
     Pair(
         "setmaxnreg-target",
         "",
-        """setmaxnreg.dec.sync.aligned.u32 [-96-]{+40+}; // seen
+        """setmaxnreg.dec.sync.aligned.u32 48;
+        bar.sync 0;
+        setmaxnreg.inc.sync.aligned.u32 [-40-]{+56+}; // seen
+        bar.sync 0;
+        setmaxnreg.inc.sync.aligned.u32 80;
         st.global.u32 [%mine], 1;
         """,
         lambda given: [1] * 128,

@@ -366,7 +366,7 @@ class Checker:
             self._prune(warp.cta)
             for a in self._open.pop(warp.cta, {}).values():
                 self._findings.single(
-                    "dangling-copy",
+                    a.short or "dangling-copy",
                     a.op.pc,
                     plain_access(a.warp, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",

@@ -115,6 +115,7 @@ def _arrive(
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
+    named.counts.append(threads)
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))
     named.participants[warp] = op
@@ -197,6 +198,7 @@ def find_mbarrier(
     if found is None:
         warp.checker.report(
             "uninitialised-barrier", warp.agent, lanes, warp.op,
+            missing="no mbarrier.init of it comes before",
             barrier=warp.cta.barrier_name(memory, offset),
         )  # fmt: skip
         return None

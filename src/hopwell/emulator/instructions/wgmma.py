@@ -169,7 +169,7 @@ def _check_fence(
         return
     touched = registers & state.unfenced.keys()
     if touched:
-        slot = next(iter(touched))
+        slot = max(touched, key=lambda slot: (state.unfenced[slot].pc, slot))
         warp.checker.report(
             "missing-wgmma-fence", warp.agent, FULL, op, first=state.unfenced[slot],
             missing="no wgmma.fence between the write of the register and this instruction",
@@ -310,7 +310,7 @@ def check_registers(warp: "Warp", op: DecodedOp) -> None:
 def _report(
     warp: "Warp", op: DecodedOp, rule: str, touched: frozenset[Slot], held: dict[Slot, Product]
 ) -> None:
-    product = held[next(iter(touched))]
+    product = max((held[slot] for slot in touched), key=lambda product: product.op.pc)
     warp.checker.report(
         rule, warp.agent, warp.fragment.lanes, op, first=product.op,
         missing="no wgmma.wait_group that covers the instruction's group in between",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.emulator.hazard_scene import FULL, ONE, Scene, op
+from tests.emulator.hazard_scene import ONE, Scene, op
 
 from hopwell.emulator.hazards import RULES, Clock, Named
-from hopwell.emulator.lanes import lanes_of
+from hopwell.emulator.lanes import FULL, lanes_of
 
 
 def test_shared_memory_race_and_its_clean_twin() -> None:
@@ -208,13 +208,35 @@ def test_cp_async_needs_a_fence_before_the_tensor_cores() -> None:
         w = scene.warps[0]
         copy = scene.checker.issue(w, FULL, op(1, "cp.async"), "cp.async")
         scene.checker.engine_write(copy, scene.shared, np.arange(0, 512, 16), 16)
-        scene.checker.completes(copy, scene.checker.column("cp.async", (w, 0)), 0)
-        scene.wait_group(w, "cp.async", lanes=FULL)
+        for lane in range(32):
+            column = scene.checker.column("cp.async", (w, lane))
+            scene.checker.completes(copy, column, 1)
+            scene.checker.acquire(w, lanes_of(1 << lane), Clock.single(column, 1))
         if fenced:
             scene.checker.proxy_fence(w, FULL)
+        scene.checker.warp_sync(w, FULL)
         scene.read(w)
         scene.wgmma(w)
         assert scene.rules == ([] if fenced else ["missing-proxy-fence"])
+
+
+def test_a_lane_that_waits_for_its_cp_async_does_not_wait_for_the_others() -> None:
+    for synchronised in (False, True):
+        scene = Scene()
+        w = scene.warps[0]
+        copy = scene.checker.issue(w, FULL, op(1, "cp.async"), "cp.async")
+        scene.checker.engine_write(copy, scene.shared, np.arange(0, 512, 16), 16)
+        for lane in range(32):
+            column = scene.checker.column("cp.async", (w, lane))
+            scene.checker.completes(copy, column, 1)
+            scene.checker.acquire(w, lanes_of(1 << lane), Clock.single(column, 1))
+        scene.read(w)  # its own bytes
+        assert scene.rules == []
+        if synchronised:
+            scene.checker.warp_sync(w, FULL)
+        turned = np.roll(16 * np.arange(32), 1)
+        scene.checker.read(w, FULL, op(200), scene.shared, turned, 16)
+        assert scene.rules == ([] if synchronised else ["warp-race"])
 
 
 def test_bytes_in_flight() -> None:

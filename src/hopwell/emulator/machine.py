@@ -125,9 +125,19 @@ class Cta:
         name = self.program.variable_at("shared", SHARED_BASE + offset)
         return f"{name} of cluster rank {memory.rank}" if memory.rank else name
 
+    @property
+    def live_threads(self) -> int:
+        """Threads in warps that have not exited: what a barrier without a count waits for."""
+        return 32 * sum(1 for warp in self.warps if warp.live)
+
     def warp_exited(self, warp: Warp) -> None:
         """Called when a warp's last lane exits."""
         self.machine.exited(warp)
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.threads = self.live_threads
+                barrier.complete_if_due()
+        self.cluster.complete_if_due()
         if not any(w.live for w in self.warps):
             self.alive = False
             self.machine.cta_done(self)
@@ -175,7 +185,9 @@ class Machine:
         self.launch_registers = registers_at_launch(program, launch)
         self.globals = AddressSpace()
         for buffer in launch.buffers:
-            self._map(buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8))
+            self._map(
+                buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8)
+            )
         self._map_module_variables()
         parameters = np.frombuffer(launch.parameters, np.uint8).copy()
         self.parameters = Memory("parameters", "param", PARAMETER_WINDOW, parameters)
@@ -273,8 +285,8 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.token != self.version:
-                fragment.token, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True
@@ -322,6 +334,8 @@ class Machine:
                 steps[pc](fragment)
         except Blocked as blocked:
             fragment.pc, fragment.waiting = pc, blocked.condition
+            if recorder is not None:
+                recorder.blocked(warp, blocked.condition)
             self.runnable.remove(fragment)
             self.blocked.append(fragment)
             self._checked = -1
@@ -373,6 +387,8 @@ class Machine:
             copy.barrier.in_flight += 1
             copy.barrier.claim(copy)
         self.in_flight.append(copy)
+        if self.recorder is not None:
+            self.recorder.issue(copy)
         if self.policy.lands_at_issue():
             self._land(copy)
 
@@ -436,11 +452,9 @@ class Machine:
     def exited(self, warp: Warp) -> None:
         """A warp's last lane has exited."""
         self.version += 1
+        if self.recorder is not None:
+            self.recorder.exited(warp)
         warp.release()
-        # Barriers of a whole CTA or cluster wait for threads that have not exited, no others.
-        warp.cta.cluster.complete_if_due()
-        for named in warp.cta.named.values():
-            named.complete_if_due()
 
     def cta_done(self, cta: Cta) -> None:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
@@ -454,6 +468,8 @@ class Machine:
     def _finish(self) -> None:
         for copy in list(self.in_flight):
             self._land(copy)
+        if self.recorder is not None:
+            self.recorder.finish()
 
 
 def registers_at_launch(program: Program, launch: "Launch") -> int:

@@ -15,9 +15,9 @@ class NamedBarrier:
         index: 0 to 15.
         round: completed rounds.
         threads: the count that the current round's participants name; 0 between rounds.
+        everyone: the participants name no count: all threads of the CTA that have not exited.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
-        everybody: the CTA's warps where no count was given: those that have not exited count.
         counts: the counts that participants have given in this round.
         faults: rules that its participants broke.
     """
@@ -25,11 +25,11 @@ class NamedBarrier:
     index: int
     round: int = 0
     threads: int = 0
+    everyone: bool = False
     arrived: int = 0
     arriving: Any = None
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
-    everybody: list["Warp"] | None = None
     faults: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     participants: dict["Warp", Any] = field(default_factory=dict)
@@ -38,21 +38,17 @@ class NamedBarrier:
 
     def complete_if_due(self) -> bool:
         """Complete the round when all its threads have arrived."""
-        if not self.warps or self.missing:
+        if self.missing:
             return False
         self.completed, self.arriving = self.arriving, None
         self.results, self.reduction = self.reduction, {}
         self.warps = []
         self.counts = []
         self.arrived = self.threads = 0
-        self.everybody = None
         self.round += 1
         return True
 
     @property
     def missing(self) -> int:
         """Threads that have yet to arrive."""
-        if self.everybody is None:
-            return max(0, self.threads - self.arrived)
-        here = {warp for warp, _, _ in self.warps}
-        return 32 * sum(bool(warp.live) and warp not in here for warp in self.everybody)
+        return max(0, self.threads - self.arrived)

@@ -114,9 +114,7 @@ def _locate_shared(
         yield peer.shared, part, offsets[inside]
 
 
-def _outside(
-    warp: "Warp", space: str, part: Part, addresses: NDArray[np.int64], size: int
-) -> None:
+def _outside(warp: "Warp", space: str, part: Part, addresses: NDArray[np.int64], size: int) -> None:
     lanes = part[1]
     first = int(addresses[lanes.first])
     warp.checker.report(
@@ -346,12 +344,14 @@ def fence(node: Instruction, bind: Binder) -> Execute:
         raise bind.fail(f"proxy {modifiers[1]}")
     if modifiers[0] == "mbarrier_init":
         # Orders initialisations of mbarriers before their use, by the async proxy too.
-        return lambda warp, lanes: warp.checker.proxy_fence(warp.agent, lanes)
+        return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, "mbarrier_init", "cluster")
     if node.name == "membar":
         scope = {"cta": "cta", "gl": "gpu", "sys": "sys"}[modifiers[0]]
         semantics = "sc"
     else:
-        semantics = next((m for m in modifiers if m in ("sc", "acq_rel", "acquire", "release")), "sc")
+        semantics = next(
+            (m for m in modifiers if m in ("sc", "acq_rel", "acquire", "release")), "sc"
+        )
         scope = next((m for m in modifiers if m in _SCOPES), "gpu")
     return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, semantics, scope)
 

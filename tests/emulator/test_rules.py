@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.emulator.rules.pair import Pair
+from tests.emulator.rules.table import PAIRS
 
 from hopwell.emulator.hazards.report import HazardGroup
 from hopwell.emulator.hazards.rules import RULES
-from tests.emulator.rules.pair import Pair
-from tests.emulator.rules.table import PAIRS
 
 FAILING_SEEDS, CLEAN_SEEDS = 6, 12
 

@@ -88,13 +88,14 @@ class MbarrierWait:
 @dataclass(frozen=True, slots=True)
 class NamedBarrierWait:
     """A wait at a named barrier: the threads that it expects, those that have arrived, the counts
-    that the participants gave (more than one is an error), and a rule that they broke before."""
+    that the participants gave (more than one is an error), and a rule that they broke, and how."""
 
     number: int
     expected: int
     arrived: int
     counts: tuple[int, ...] = ()
     fault: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,7 @@ def _named(wait: NamedBarrierWait, waiter: Waiter) -> tuple[str, str]:
         f"at named barrier {wait.number}: {wait.arrived} of {wait.expected} threads have arrived"
     )
     if wait.fault and wait.fault != "named-barrier-count":
-        return wait.fault, f"{words}, after one that arrived twice in a round"
+        return wait.fault, f"{words}, and {wait.reason}"
     if len(set(wait.counts)) > 1:
         counts = ", ".join(map(str, sorted(set(wait.counts))))
         return "named-barrier-count", f"{words}; its participants gave different counts: {counts}"

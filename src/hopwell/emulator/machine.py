@@ -9,7 +9,6 @@ import numpy as np
 
 from hopwell.emulator.asynchronous import Copy
 from hopwell.emulator.conditions import Blocked, Retired, Yield
-from hopwell.emulator.stuck import explain_deadlock
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.lanes import lanes_of
 from hopwell.emulator.layout import (
@@ -25,6 +24,7 @@ from hopwell.emulator.named_barrier import NamedBarrier
 from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Policy
 from hopwell.emulator.program import Program
+from hopwell.emulator.stuck import explain_deadlock
 from hopwell.emulator.unison import WARPS, Unison
 from hopwell.emulator.warp import NOWHERE, Fragment, Warp
 

@@ -178,6 +178,28 @@ NAMED = [
     ),
 ]
 
+DIVERGED = [
+    Pair(
+        "named-barrier-divergence",
+        "lanes of a warp on two paths",
+        """setp.lt.u32 %p1, %lane, 16;
+        @%p1 bra $other;
+        mov.u32 %r1, 1;
+        [-bar.sync 0; // seen-]
+        bra $end;
+        $other:
+        mov.u32 %r1, 2;
+        [-bar.sync 0; // seen-]
+        $end:
+        {+bar.sync 0;+}
+        st.global.u32 [%mine], %r1;
+        """,
+        lambda given: ([2] * 16 + [1] * 16) * 2,
+        block=64,
+        missing="other lanes are elsewhere",
+    ),
+]
+
 CONTROL = [
     Pair(
         "unbounded-loop",

@@ -379,7 +379,7 @@ class Checker:
                 )
 
     def _peers(self, cta: Cta) -> None:
-        """Accesses to the shared memory of a CTA that ends, by CTAs whose end it has not awaited."""
+        """Accesses to the shared memory of a CTA that ends, of whose end it was not told."""
         mates = [warp for warp in self._warps.values() if warp.cta == cta]
         for region in self._regions:
             arrays = region.arrays()

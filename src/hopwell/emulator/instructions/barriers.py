@@ -83,13 +83,15 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
 def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
-    earlier = next((o for w, _, o in named.warps if w is warp), None)
-    if earlier is not None:
+    # Arriving first and waiting later in one round is sound where the count provides for it; to
+    # arrive again before anybody has waited for the first time is one call too many.
+    earlier = next((o for w, waits, o in named.warps if w is warp and not waits), None)
+    if earlier is not None and action == "arrive":
         named.faults.append("named-barrier-divergence")
         checker.report(
             "named-barrier-divergence", warp.agent, lanes, op, first=earlier, barrier=who,
-            missing=f"{warp.name} arrives twice in round {named.round} of {who}, and counts for "
-            "a warp that has not come",
+            missing=f"{warp.name} arrives again in round {named.round} of {who}, before the round "
+            "of its first arrival is complete",
         )  # fmt: skip
     if named.threads and named.threads != threads:
         checker.report(

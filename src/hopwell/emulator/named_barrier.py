@@ -19,6 +19,8 @@ class NamedBarrier:
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
         parts: lanes of warps that have not arrived whole.
+        counts: the counts that participants have given in this round.
+        faults: rules that its participants broke.
     """
 
     index: int
@@ -30,18 +32,25 @@ class NamedBarrier:
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
     parts: dict["Warp", int] = field(default_factory=dict)
-    before: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    participants: dict["Warp", Any] = field(default_factory=dict)
     reduction: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
 
     def complete_if_due(self) -> bool:
         """Complete the round when all its threads have arrived."""
-        if self.arrived < self.threads:
+        if self.missing:
             return False
         self.completed, self.arriving = self.arriving, None
-        self.before = [warp.name for warp, _, _ in self.warps]
         self.results, self.reduction = self.reduction, {}
         self.warps = []
+        self.counts = []
         self.arrived = self.threads = 0
         self.round += 1
         return True
+
+    @property
+    def missing(self) -> int:
+        """Threads that have yet to arrive."""
+        return max(0, self.threads - self.arrived)

@@ -329,6 +329,28 @@ def forward(
 
 
 @bench_app.command()
+def emulator(
+    launch: Annotated[
+        Path | None,
+        typer.Option(
+            help="A saved launch of flash-attn-4's forward, where the package is not installed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The record to write.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Where git cannot be asked.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The emulator on two forwards, hazards on and off: seconds, instructions, peak memory."""
+    from hopwell.commands import bench
+
+    with display.progress() as tell:
+        report = bench.emulator(launch, output, commit, tell)
+    display.emit(report, bench.render_emulator, as_json)
+
+
+@bench_app.command()
 def summary(records: Records = RECORDS, as_json: Json = False) -> None:
     """The newest record against the project's targets: reached, and where it falls short."""
     from hopwell.commands import bench

@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,9 +336,7 @@ def read_names(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _toml(text: str) -> Any:
-    import tomllib
-
-    return tomllib.loads(text)
+    return import_module("tomllib").loads(text)
 
 
 def _range(place: Sequence[int]) -> tuple[int, int]:

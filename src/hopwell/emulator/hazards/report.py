@@ -242,7 +242,8 @@ def group_lines(group: HazardGroup, number: int, code: Code | None = None) -> li
         text += _side_lines("then", hazard.second, code)
     else:
         text += _side_lines("at", hazard.second, code)
-    text.append(f"   missing  {hazard.missing}")
+    if hazard.missing:
+        text.append(f"   missing  {hazard.missing}")
     if hazard.facts:
         facts = ", ".join(f"{key} {value}" for key, value in hazard.facts.items())
         text.append(f"   facts    {facts}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator import pipeline_kernel
-from emulator.pipeline_kernel import BYTES, NAMES, STAGES, TILES
+from tests.emulator import pipeline_kernel
+from tests.emulator.pipeline_kernel import BYTES, NAMES, STAGES, TILES
 
 from hopwell.emulator import emulate
 from hopwell.emulator.recorder import Recorder, Span

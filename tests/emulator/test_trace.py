@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator import pipeline_kernel
+from tests.emulator import pipeline_kernel
 
 from hopwell.emulator import emulate, trace
 from hopwell.emulator.recorder import Recorder, Span
@@ -84,7 +84,7 @@ def forward() -> Recorder:
     """One CTA: 128 queries in two warpgroups, four blocks of keys."""
     pytest.importorskip("cutlass")
     import torch
-    from emulator.hopwell_forward import traced_launch
+    from tests.emulator.hopwell_forward import traced_launch
 
     from hopwell.hopper.plan import forward_plan
 

@@ -119,7 +119,7 @@ def _arrive(
         if aligned:
             checker.report(
                 "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
-                missing="the other lanes of the warp are elsewhere",
+                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
             )  # fmt: skip
         return
     named.counts.append(threads)

@@ -69,6 +69,7 @@ class Checker:
         self._columns = Columns()
         self._findings = Findings(seed, self._columns)
         self._warps: dict[int, Warp] = {}
+        self._mates: dict[Cta, list[WarpClock]] = {}  # the clocks of a CTA's warps
         self._regions: list[Region] = []
         self._events: dict[int, Event] = {}
         self._next_event = INITIAL + 1
@@ -94,6 +95,7 @@ class Checker:
         self._warps[number] = Warp(
             number, name, cta, cta if cluster is None else cluster, warp_index, clock
         )
+        self._mates.setdefault(cta, []).append(clock)
         return number
 
     def new_region(
@@ -270,7 +272,8 @@ class Checker:
         operations themselves are atomic and race with nothing.
         """
         warp = self._warps[w]
-        for number in distinct(region.writes[region.cells(offsets, 8)]):
+        index = region.cells(offsets, 8)  # first: it may refine the region's arrays
+        for number in distinct(region.writes[index]):
             event = self._events.get(number)
             if event is None or event.barrier is None:
                 missing = "no mbarrier.init of it comes before"
@@ -355,12 +358,11 @@ class Checker:
         """These lanes leave the kernel."""
         warp = self._warps[w]
         warp.clock.alive &= ~lanes.bits & FULL_MASK
-        mates = [other for other in self._warps.values() if other.cta == warp.cta]
-        if not any(other.clock.alive for other in mates):
+        if not any(clock.alive for clock in self._mates[warp.cta]):
             self._prune(warp.cta)
             for a in self._open.pop(warp.cta, {}).values():
                 self._findings.single(
-                    "copy-outlives-cta",
+                    "dangling-copy",
                     a.op.pc,
                     plain_access(a.warp, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
@@ -369,7 +371,7 @@ class Checker:
 
     def _prune(self, cta: Cta) -> None:
         """Forget operations on the CTA's shared memory that a warp of it knows to be complete."""
-        mates = [warp.clock for warp in self._warps.values() if warp.cta == cta]
+        mates = self._mates[cta]
         views = [c.general for c in mates] + [s.general for c in mates for s in c.single.values()]
         self._open[cta] = {
             serial: a

@@ -144,7 +144,7 @@ _MEMORY = {
         "The launch fails with a misaligned address.",
         "Align the buffer, or use a narrower access.",
     ),
-    "copy-outlives-cta": Rule(
+    "dangling-copy": Rule(
         "a CTA exits while an engine still uses its shared memory",
         _BULK_WAIT,
         "Its last warp left and nobody knew that the engine was done with the CTA's memory.",
@@ -174,6 +174,13 @@ _BARRIERS = {
         "complete-tx came without an expect-tx: the transaction count is negative.",
         "The phase cannot complete, or completes a turn late.",
         "Arrive with expect_tx in the phase that the copy signals.",
+    ),
+    "arrival-count": Rule(
+        "more arrivals than the phase still needed",
+        _ARRIVE,
+        "An arrive counts for more than the pending count of the phase in progress.",
+        "Undefined: the count wraps, and the phase never completes or completes at once.",
+        "Initialise the barrier with the number of arrivals that one phase really gets.",
     ),
     "parity-operand": Rule(
         "a parity other than 0 or 1",
@@ -261,6 +268,20 @@ _TENSOR_CORES = {
         "The warpgroup accessed the registers after the last fence, before this wgmma.",
         "The wgmma may see the old values.",
         "wgmma.fence before the first wgmma and after every access to its registers.",
+    ),
+    "wgmma-divergence": Rule(
+        "not all lanes of the warp execute a wgmma",
+        _WGMMA,
+        "The instruction is aligned: all threads of the warpgroup must execute it together.",
+        "Undefined behaviour.",
+        "Keep wgmma out of divergent code.",
+    ),
+    "setmaxnreg-target": Rule(
+        "a register count that setmaxnreg does not take",
+        _SETMAXNREG,
+        "The count is no multiple of 8 from 24 to 256, or moves in the other direction.",
+        "Undefined behaviour.",
+        "inc to more registers than the warp holds, dec to fewer, in steps of 8.",
     ),
     "register-pool-exhausted": Rule(
         "setmaxnreg asks for more registers than the CTA can ever have",

@@ -397,6 +397,24 @@ def test_read_completion_is_enough_for_the_source_only() -> None:
     assert scene.rules == ["bytes-in-flight"]
 
 
+def test_bulk_groups_of_two_lanes_complete_apart() -> None:
+    scene = Scene()
+    w = scene.warps[0]
+    scene.write(w)
+    scene.checker.proxy_fence(w, FULL)
+    scene.checker.warp_sync(w, FULL)
+    for lane in (0, 1):
+        one = lanes_of(1 << lane)
+        copy = scene.checker.issue(w, one, op(110), "tma-store")
+        scene.checker.engine_read(copy, scene.shared, np.array([0]), 512)
+        column = scene.checker.column("bulk-read", (w, lane))
+        scene.checker.completes(copy, column, 1)
+    scene.checker.acquire(w, lanes_of(2), Clock.single(column, 1))
+    scene.checker.warp_sync(w, FULL)
+    scene.write(w, pc=211)
+    assert scene.rules == ["bytes-in-flight"]  # lane 0 has not waited for its own
+
+
 @pytest.mark.parametrize("told_apart", [True, False])
 def test_storage_aliased(told_apart: bool) -> None:
     kinds = (frozenset({"tma-load", "wgmma"}), frozenset({"generic"})) if told_apart else ((), ())

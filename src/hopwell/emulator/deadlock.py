@@ -147,14 +147,6 @@ Wanted = (
     | RegisterWait
     | LanesWait
 )
-    MbarrierWait
-    | NamedBarrierWait
-    | ClusterWait
-    | MemoryWait
-    | GroupWait
-    | RegisterWait
-    | LanesWait
-)
 
 
 @dataclass(frozen=True, slots=True)

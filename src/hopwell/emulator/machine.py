@@ -75,8 +75,9 @@ class Cta:
         size = self.program.static_shared + machine.launch.shared_bytes
         self.shared = shared_memory(f"shared {index}", SHARED_BASE + self.rank_bits, size, rank)
         self.shared.region = machine.checker.new_region(
-            "shared", "shared", size, cta=index, initialised=False
-        )
+            "shared", "shared", size, cta=index, initialised=False,
+            names=machine.names.named(self.program.static_shared),
+        )  # fmt: skip
         self.named: dict[int, NamedBarrier] = {}
         self.warps: list[Warp] = []
         threads = int(np.prod(machine.launch.block))
@@ -309,6 +310,8 @@ class Machine:
                 steps[pc](fragment)
         except Blocked as blocked:
             fragment.pc, fragment.waiting = pc, blocked.condition
+            if recorder is not None:
+                recorder.blocked(warp, blocked.condition)
             self.runnable.remove(fragment)
             self.blocked.append(fragment)
             self._checked = -1
@@ -357,6 +360,8 @@ class Machine:
             copy.issued_phase = copy.barrier.phase
             copy.barrier.in_flight += 1
         self.in_flight.append(copy)
+        if self.recorder is not None:
+            self.recorder.issue(copy)
         if self.policy.lands_at_issue():
             self._land(copy)
 
@@ -416,6 +421,8 @@ class Machine:
     def exited(self, warp: Warp) -> None:
         """A warp's last lane has exited."""
         self.version += 1
+        if self.recorder is not None:
+            self.recorder.exited(warp)
         warp.release()
 
     def cta_done(self, cta: Cta) -> None:
@@ -429,6 +436,8 @@ class Machine:
     def _finish(self) -> None:
         for copy in list(self.in_flight):
             self._land(copy)
+        if self.recorder is not None:
+            self.recorder.finish()
 
 
 def registers_at_launch(program: Program, launch: "Launch") -> int:

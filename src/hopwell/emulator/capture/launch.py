@@ -247,11 +247,15 @@ class Launch:
     def check_tensor_maps(self) -> None:
         """Check every tensor map among the parameters against the buffers.
 
+        A map with the null address is of an empty tensor, whose other fields say nothing.
+
         Raises:
             TensorMapError: a map breaks a rule of its format, or describes memory outside every
                 buffer.
         """
         for mapped in self.tensor_maps:
+            if mapped.map.address == 0:
+                continue  # of a tensor without elements: any copy through it is out of bounds
             tensor_map.check(mapped.map)
             what = f"tensor map at byte {mapped.offset} of the parameters"
             if mapped.buffer is None:

@@ -13,6 +13,7 @@ from hopwell.emulator.conditions import (
     RegistersFree,
 )
 from hopwell.emulator.decode import Binder, Execute
+from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.mbarrier import Mbarrier
@@ -62,13 +63,13 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
                 warp.machine.version += 1
-            elif action == "sync" and warp.machine.recorder is not None:
-                warp.machine.recorder.waits(warp, f"named barrier {index}")
         if action == "arrive":
             fragment.token = None
             return
         if named.round == fragment.token:
             raise Blocked(NamedBarrierRound(named, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.named_passed(warp, named, fragment.token)
         fragment.token = None
         if named.completed is not None:
             warp.checker.acquire(warp.agent, lanes, named.completed)
@@ -105,7 +106,7 @@ def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, actio
     named.warps.append((warp, action != "arrive", op))
     warp.machine.version += 1
     if warp.machine.recorder is not None:
-        warp.machine.recorder.named(warp, named.index, action)
+        warp.machine.recorder.named(warp, named, action, op)
 
 
 def _reduction(node: Instruction, bind: Binder, operand: Operand) -> Any:
@@ -158,12 +159,16 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
                 cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
                 cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
+            if warp.machine.recorder is not None:
+                warp.machine.recorder.cluster_arrived(warp, cluster)
             cluster.complete_if_due()
             return
         if fragment.token is None:
             fragment.token = warp.cluster_round
         if cluster.round == fragment.token:
             raise Blocked(ClusterRound(fragment, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.cluster_passed(warp, cluster, fragment.token)
         fragment.token = None
         if cluster.completed is not None:
             warp.checker.acquire(warp.agent, lanes, cluster.completed)
@@ -225,6 +230,8 @@ def mbarrier_init(node: Instruction, bind: Binder) -> Execute:
                 name = warp.cta.barrier_name(memory, offset)
                 column = warp.checker.column("mbarrier", (id(memory), offset), name)
                 memory.barriers[offset] = Mbarrier(memory, offset, name, column, expected, expected)
+                if machine.recorder is not None:
+                    machine.recorder.initialised(warp, memory.barriers[offset])
             if memory.region is not None:
                 warp.checker.mbarrier_init(warp.agent, part, op, memory.region, offsets)
             machine.version += 1
@@ -262,6 +269,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
     address = bind.address(operands.pop(0))
     count = bind.read(operands.pop(0), "b32") if operands else None
     relaxed = "relaxed" in node.modifiers
+    # "mbarrier.arrive: .scope indicates the set of threads that directly observe the memory
+    # synchronizing effect": with .cta, none of another CTA, which alone can wait there. Without
+    # a scope it is .cta too, yet all compilers leave it out for remote barriers and mean .cluster.
+    narrow = "cta" in node.modifiers
     op = bind.op
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
@@ -275,11 +286,13 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
             ):
                 checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
                 continue
-            clock = (
-                checker.release_relaxed(warp.agent, who)
-                if relaxed
-                else checker.release(warp.agent, who, op, mbarrier.name)
-            )
+            clock: Clock | None
+            if relaxed:
+                clock = checker.release_relaxed(warp.agent, who)
+            else:
+                clock = checker.release(warp.agent, who, op, mbarrier.name)
+            if narrow and mbarrier.memory.rank != warp.cta.rank:
+                clock = None
             for lane in who.index.tolist():
                 tokens[lane] = mbarrier.token()
                 if armed and amounts is not None:
@@ -297,9 +310,9 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                     )  # fmt: skip
                     arrivals = mbarrier.pending
                 mbarrier.pending -= arrivals
-                if mbarrier.arriving is None:
+                if clock is not None and mbarrier.arriving is None:
                     mbarrier.arriving = clock.copy()
-                else:
+                elif clock is not None:
                     mbarrier.arriving.join(clock)
                 if machine.recorder is not None:
                     machine.recorder.arrive(warp, mbarrier, armed)
@@ -325,6 +338,8 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
                 if sign > 0:
                     mbarrier.armed += int(values[lane])
                     mbarrier.ever_armed = True
+                    if warp.machine.recorder is not None:
+                        warp.machine.recorder.expect(warp, mbarrier)
                 warp.machine.advance(mbarrier)
 
     return execute

@@ -12,7 +12,9 @@ from tests.emulator.hazard_scene import ONE, Scene, op
 
 from hopwell.emulator.hazards import (
     RULES,
+    Access,
     Checker,
+    Hazard,
     HazardGroup,
     NullChecker,
     lines,
@@ -24,6 +26,7 @@ from hopwell.emulator.hazards import (
 from hopwell.emulator.hazards import checker as checker_module
 from hopwell.emulator.hazards.shadow import INITIAL, Named, Region, distinct
 from hopwell.emulator.lanes import FULL
+from hopwell.ptx.nodes import Location, SourceLine
 
 
 def _racing() -> Scene:
@@ -163,10 +166,35 @@ def test_null_checker_takes_every_call() -> None:
     assert null.issue(0, FULL, op(1), "wgmma") is None
 
 
-def test_groups_are_plain_data() -> None:
-    (first, _) = _racing().checker.groups
-    assert isinstance(first, HazardGroup)
-    assert first.example.cause == merge_groups([[first]])[0].example.cause
+def _hazard(first: int, second: int, rule: str = "bytes-in-flight") -> HazardGroup:
+    """A hazard between PTX lines, four of which come from one source line each."""
+    sides = [
+        Access("a", "read", "op", Location("k.ptx", line, 1), SourceLine("k.py", line // 4, 1))
+        for line in (first, second)
+    ]
+    return HazardGroup(Hazard(rule, sides[0], sides[1], "a wait", 1), seeds=[1])
+
+
+def test_unrolled_instructions_are_one_cause() -> None:
+    """One missing wait before eight reads of two copies, and something else besides."""
+    reads = [_hazard(8 + n % 2, 100 + n) for n in range(8)]
+    other = _hazard(8, 100, "shared-memory-race")
+    far = _hazard(40, 200)
+    merged = merge_groups([[*reads, other, far]])
+    assert [(g.rule, g.count, len(g.also)) for g in merged] == [
+        ("bytes-in-flight", 8, 7),
+        ("shared-memory-race", 1, 0),
+        ("bytes-in-flight", 1, 0),
+    ]
+    text = "\n".join(lines(merged))
+    assert "also     k.py:2 (PTX 9) and k.py:25 (PTX 101)" in text
+    assert "and 5 more pairs of instructions" in text
+    assert len(to_dict(merged)["groups"][0]["also"]) == 7
+
+
+def test_two_causes_that_a_third_pair_joins_become_one() -> None:
+    merged = merge_groups([[_hazard(8, 100), _hazard(40, 200)], [_hazard(8, 200)]])
+    assert [(g.count, len(g.also)) for g in merged] == [(3, 2)]
 
 
 def test_hazards_import_no_torch_and_no_terminal() -> None:

@@ -39,7 +39,7 @@ from hopwell.emulator.hazards.shadow import (
     distinct,
     referenced,
 )
-from hopwell.emulator.hazards.words import access, agent, engine_agent, work
+from hopwell.emulator.hazards.words import agent, engine_agent, work
 from hopwell.emulator.lanes import FULL, FULL_MASK, Lanes
 
 Offsets = NDArray[np.int64]
@@ -115,6 +115,8 @@ class Checker:
     def column(self, kind: str, key: object, name: str = "") -> int:
         """The column of a completion: kind "mbarrier", "bulk-read", "bulk", "wgmma", "cp.async".
 
+        The time of an mbarrier's column is the number of its completed phases, so that who knows
+        p + 1 knows phase p to be complete; that of the others the number of a committed group.
         ``name`` is what reports call it; given at any later call, it replaces the first.
         """
         return self._columns.number(kind, key, name)
@@ -163,7 +165,7 @@ class Checker:
         """A wait of these lanes found ``column`` at ``time``: it names late and stale waits."""
         warp = self._warps[w]
         before = warp.waits.get(column)
-        fresh = time >= 0 if before is None else time > before.time
+        fresh = time > (0 if before is None else before.time)
         warp.waits[column] = Wait(time, warp.clock.stamp(), fresh)
 
     # 3. Generic accesses
@@ -290,10 +292,12 @@ class Checker:
             self._findings.single(
                 "uninitialised-barrier",
                 op.pc,
-                access(user, start, start + 8, lanes.first),
+                self._findings.access(user, start, start + 8, lanes.first),
                 missing,
                 {},
-                None if event is None else access(event, start, start + 8, event.lanes.first),
+                None
+                if event is None
+                else self._findings.access(event, start, start + 8, event.lanes.first),
             )
 
     def _knows_barrier(
@@ -499,7 +503,7 @@ class Checker:
         self._findings.single(
             "uninitialised-read",
             event.op.pc,
-            access(event, start, stop, lane),
+            self._findings.access(event, start, stop, lane),
             f"no write to these bytes comes before the read by {agent(event, lane)}",
             {"bytes": len(np.unique(cells)) * grain},
         )

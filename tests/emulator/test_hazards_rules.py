@@ -528,3 +528,48 @@ def test_lanes_that_have_exited_do_not_hold_up_a_warp_sync() -> None:
 def test_clock_single_knows_one_completion_only() -> None:
     clock = Clock.single(-3, 5)
     assert (clock.general, clock.fenced) == ({-3: 5}, {})
+
+
+def test_an_atomic_does_not_hide_the_weak_read_before_it() -> None:
+    """The atomics may meet without order; the plain read before one of them may not."""
+    scene = Scene()
+    a, b = scene.warps[:2]
+    here = np.array([0])
+    scene.checker.read(a, ONE, op(1), scene.buffer, here, 4)
+    scene.checker.atomic(a, ONE, op(2), scene.buffer, here, 4)
+    scene.checker.atomic(b, ONE, op(3), scene.buffer, here, 4)
+    assert scene.rules == ["global-race"]
+    assert scene.hazard.first is not None
+    assert scene.hazard.first.line == "kernel.py:1001"
+
+
+def test_an_atomic_of_wider_scope_does_not_hide_a_narrow_one() -> None:
+    scene = Scene()
+    a, peer = scene.warps[0], scene.warps[4]
+    here = np.array([0])
+    scene.checker.atomic(a, ONE, op(1), scene.buffer, here, 4, scope="cta")
+    scene.checker.atomic(a, ONE, op(2), scene.buffer, here, 4, scope="gpu")
+    scene.checker.atomic(peer, ONE, op(3), scene.buffer, here, 4, scope="gpu")
+    assert scene.rules == ["global-race"]
+    assert scene.hazard.first is not None
+    assert scene.hazard.first.line == "kernel.py:1001"
+
+
+def test_an_atomic_initialises() -> None:
+    scene = Scene()
+    w = scene.warps[0]
+    scene.checker.atomic(w, ONE, op(1), scene.shared, np.array([0]), 4)
+    scene.checker.read(w, ONE, op(2), scene.shared, np.array([0]), 4)
+    assert scene.rules == []
+
+
+def test_a_barrier_of_some_lanes_tells_these_lanes_only() -> None:
+    for reader, rules in [(1, []), (2, ["shared-memory-race"])]:
+        scene = Scene()
+        a, b = scene.warps[:2]
+        scene.write(a)
+        scene.checker.warp_sync(a, FULL)
+        scene.checker.acquire(b, ONE, scene.checker.release(a, ONE))
+        scene.checker.warp_sync(b, lanes_of(0b11))
+        scene.checker.read(b, lanes_of(1 << reader), op(1), scene.shared, np.array([0]), 16)
+        assert scene.rules == rules

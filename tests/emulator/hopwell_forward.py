@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.compile.cuda_tensors import OnGpu
 
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.kernel import Kernel
@@ -11,7 +12,6 @@ from hopwell.emulator.capture.memory import Extent, extents_of
 from hopwell.emulator.capture.shim import NativeLaunch, receiving
 from hopwell.errors import LaunchError
 from hopwell.hopper.plan import HopperForwardPlan
-from tests.compile.cuda_tensors import OnGpu
 
 NAMES = ("q", "k", "v", "o", "lse")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tests.compile.cuda_tensors import OnGpu
 
@@ -38,7 +40,8 @@ def artifact_launch(
 
     with receiving(receive, globally=True) as failures:
         try:
-            Kernel(artifact, "compiled")(*map(OnGpu, tensors), scale, ctas)
+            kernel: Any = Kernel(artifact, "compiled")
+            kernel(*map(OnGpu, tensors), scale, ctas)
         except LaunchError:
             failures.release()
             raise
@@ -63,7 +66,9 @@ def traced_launch(
     tensors, _ = _tensors(q, k, v)
     with capture() as launches:
         function, arguments = trace(plan)
-        compiled = cute.compile(function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}")
+        compiled = cute.compile(
+            function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}"
+        )
         compiled(*tensors, scale, ctas)
     (launch,) = launches
     return launch

@@ -174,10 +174,13 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
         if arrive:
             warp.machine.version += 1
             cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
-            if not relaxed:
-                clock = warp.checker.release(warp.agent, lanes)
-                cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
-                cluster.arriving.join(clock)
+            # Relaxed, it publishes what a fence before it covers (fence.mbarrier_init is made for
+            # this).
+            checker = warp.checker
+            publish = checker.release_relaxed if relaxed else checker.release
+            clock = publish(warp.agent, lanes)
+            cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
+            cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
             if warp.machine.recorder is not None:
                 warp.machine.recorder.cluster_arrived(warp, cluster)

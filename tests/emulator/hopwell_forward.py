@@ -63,7 +63,9 @@ def traced_launch(
     tensors, _ = _tensors(q, k, v)
     with capture() as launches:
         function, arguments = trace(plan)
-        compiled = cute.compile(function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}")
+        compiled = cute.compile(
+            function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}"
+        )
         compiled(*tensors, scale, ctas)
     (launch,) = launches
     return launch

@@ -1,7 +1,7 @@
 """Rounding and arithmetic in rational numbers: slow, and independent of hopwell.emulator."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ LAYOUTS = {
     "bf16": Layout(16, 7, 0x7FFF),
     "f32": Layout(32, 23, 0x7FFFFFFF),
     "f64": Layout(64, 52, 0x7FF8000000000000),
+    # As the upper 19 bits of the float32 that carries it.
+    "tf32": Layout(19, 10, 0x3FFFF),
 }
 DTYPES: dict[str, Any] = {
     "f16": np.float16,
@@ -167,7 +169,15 @@ def sqrt(a: Number, name: str, mode: str) -> int:
     return round_to(value, name, mode)
 
 
-OPERATIONS = {"add": add, "sub": sub, "mul": mul, "fma": fma, "div": div, "rcp": rcp, "sqrt": sqrt}
+OPERATIONS: dict[str, Callable[..., int]] = {
+    "add": add,
+    "sub": sub,
+    "mul": mul,
+    "fma": fma,
+    "div": div,
+    "rcp": rcp,
+    "sqrt": sqrt,
+}
 COUNTS = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "div": 2, "rcp": 1, "sqrt": 1}
 
 

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from emulator import decoding  # noqa: F401  (registers the families)
+from tests.emulator import decoding  # noqa: F401  (registers the families)
+
 from hopwell.emulator.instructions.modifiers import typed_instructions
 
 

@@ -1,9 +1,11 @@
 """Moves, packing and unpacking."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.emulator.decoding import decode, run
 
-from emulator.decoding import decode, run
 from hopwell.emulator.registry import UnsupportedInstruction
 
 
@@ -13,7 +15,7 @@ def test_integers(t: str) -> None:
 
 
 @pytest.mark.parametrize(("t", "bits"), [("f32", np.uint32), ("f64", np.uint64)])
-def test_nothing_happens_to_nan(t: str, bits: type) -> None:
+def test_nothing_happens_to_nan(t: str, bits: Any) -> None:
     value = np.array([np.iinfo(bits).max - 5], bits)
     moved = run(f"mov.{t}", value.view(f"f{value.itemsize}"), operands="d a")
     assert moved.view(bits).tolist() == value.tolist()

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from hopwell import ptx
 from hopwell.emulator.capture.launch import Launch
 from hopwell.emulator.hazards import Checker, HazardGroup, NullChecker, merge_groups
@@ -142,7 +140,7 @@ def _run(
     machine.run()
     seconds = time.perf_counter() - start
     results = {
-        buffer.name: hashlib.sha256(np.ascontiguousarray(buffer.array)).hexdigest()
+        buffer.name: hashlib.sha256(buffer.array.tobytes()).hexdigest()
         for buffer in launch.buffers
     }
     return Run(
@@ -154,9 +152,6 @@ def _run(
 @lru_cache(maxsize=32)
 def _program(text: str, filename: str, kernel: str) -> Program:
     return build(ptx.parse(text, filename), kernel)
-
-
-
 
 
 def _recorder() -> Any:

@@ -24,6 +24,7 @@ class Copy:
         handle: the checker's record of it.
         barrier: the mbarrier that it completes, with ``bytes`` of its transaction count.
         issued_phase: the phase of that barrier when the copy was issued.
+        payload: what is copied, in words: "q (0, 128, 0)".
     """
 
     warp: "Warp"
@@ -41,6 +42,7 @@ class Copy:
     landed: bool = False
     data: Any = None
     started: int = 0
+    payload: str = ""
 
     def read(self) -> None:
         """Read the source, once."""

@@ -46,13 +46,26 @@ class NamedBarrierRound(Condition):
 
 @dataclass
 class LanesMeet(Condition):
-    """The other lanes that a ``.sync`` mask names have to arrive."""
+    """The other lanes that a ``.sync`` mask names have to arrive at the same instruction."""
 
     warp: "Warp"
     bits: int
+    pc: int
 
     def ready(self) -> bool:
-        return self.warp.meets(self.bits)
+        return self.warp.meets(self.bits, self.pc)
+
+
+@dataclass
+class WarpRound(Condition):
+    """Round ``number`` of ``bar.warp.sync`` with a mask has to complete, wherever lanes are."""
+
+    warp: "Warp"
+    mask: int
+    number: int
+
+    def ready(self) -> bool:
+        return self.warp.syncs[self.mask][0] > self.number
 
 
 @dataclass
@@ -77,18 +90,7 @@ class ClusterRound(Condition):
         return self.fragment.warp.cta.cluster.round > self.number
 
 
-@dataclass
-class WarpgroupMeets(Condition):
-    """All warps of the warpgroup have to execute the same ``setmaxnreg``."""
-
-    warp: "Warp"
-    pc: int
-
-    def ready(self) -> bool:
-        return False
-
-
-class Blocked(Exception):  # noqa: N818  no error: control flow of the scheduler
+class Blocked(Exception):
     """Raised by an instruction that has to wait."""
 
     def __init__(self, condition: Condition) -> None:
@@ -96,9 +98,9 @@ class Blocked(Exception):  # noqa: N818  no error: control flow of the scheduler
         super().__init__(condition)
 
 
-class Retired(Exception):  # noqa: N818
+class Retired(Exception):
     """Raised when no lane of the running fragment goes on: all exited or wait to reconverge."""
 
 
-class Yield(Exception):  # noqa: N818
+class Yield(Exception):
     """Raised to let others run: the fragment itself can go on."""

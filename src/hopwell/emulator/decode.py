@@ -58,7 +58,7 @@ class Slot(NamedTuple):
     """A row of a register bank."""
 
     bank: str
-    index: int
+    index: int  # type: ignore[assignment]  # not the method of a tuple
 
 
 def bank_of(type_name: str) -> str:
@@ -391,16 +391,14 @@ def _single(function: Callable[..., Any], getters: list[Getter], store: Setter) 
 
 def _fast(computation: Compute, binder: Binder, operands: list[nodes.Operand]) -> Step | None:
     """A step without indirection, where every operand has its type's own width."""
-    places = []
+    places: list[tuple[int, int]] = []
     for operand, kind in zip(operands, computation.results + computation.sources, strict=True):
         if isinstance(operand, nodes.Not | nodes.Sink) or (
             isinstance(operand, nodes.Special) and operand.name in DYNAMIC_REGISTERS
         ):
             return None
         slot = (
-            binder.source_slot(operand, TYPES[kind])
-            if places
-            else binder.destination_slot(operand)
+            binder.source_slot(operand, TYPES[kind]) if places else binder.destination_slot(operand)
         )
         view = _VIEW_OF.get(kind)
         if view is None or slot.bank != bank_of(kind) or TYPES[kind].bits == 8:

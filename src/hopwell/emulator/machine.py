@@ -49,10 +49,16 @@ class Cluster:
     arriving: Any = None
     completed: Any = None
 
-    @property
-    def live_threads(self) -> int:
-        """Threads that have not exited."""
-        return sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+    def complete_if_due(self) -> bool:
+        """Complete the cluster barrier's round when all live threads have arrived."""
+        live = sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
+        arrived = sum(warp.live >> lane & 1 for warp, lane in self.arrived)
+        if not self.arrived or arrived < live:
+            return False
+        self.completed, self.arriving = self.arriving, None
+        self.arrived.clear()
+        self.round += 1
+        return True
 
 
 class Cta:
@@ -69,8 +75,9 @@ class Cta:
         size = self.program.static_shared + machine.launch.shared_bytes
         self.shared = shared_memory(f"shared {index}", SHARED_BASE + self.rank_bits, size, rank)
         self.shared.region = machine.checker.new_region(
-            "shared", "shared", size, cta=index, initialised=False
-        )
+            "shared", "shared", size, cta=index, initialised=False,
+            names=machine.names.named(self.program.static_shared),
+        )  # fmt: skip
         self.named: dict[int, NamedBarrier] = {}
         self.warps: list[Warp] = []
         threads = int(np.prod(machine.launch.block))
@@ -94,9 +101,19 @@ class Cta:
         """What reports call the mbarrier at an offset."""
         return self.machine.names.barrier(memory.rank, offset - self.program.static_shared)
 
+    @property
+    def live_threads(self) -> int:
+        """Threads in warps that have not exited: what a barrier without a count waits for."""
+        return 32 * sum(1 for warp in self.warps if warp.live)
+
     def warp_exited(self, warp: Warp) -> None:
         """Called when a warp's last lane exits."""
         self.machine.exited(warp)
+        for barrier in self.named.values():
+            if barrier.everyone and barrier.arrived:
+                barrier.threads = self.live_threads
+                barrier.complete_if_due()
+        self.cluster.complete_if_due()
         if not any(w.live for w in self.warps):
             self.alive = False
             self.machine.cta_done(self)
@@ -144,7 +161,9 @@ class Machine:
         self.launch_registers = registers_at_launch(program, launch)
         self.globals = AddressSpace()
         for buffer in launch.buffers:
-            self._map(buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8))
+            self._map(
+                buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8)
+            )
         self._map_module_variables()
         parameters = np.frombuffer(launch.parameters, np.uint8).copy()
         self.parameters = Memory("parameters", "param", PARAMETER_WINDOW, parameters)
@@ -242,8 +261,8 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.token != self.version:
-                fragment.token, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True
@@ -291,6 +310,8 @@ class Machine:
                 steps[pc](fragment)
         except Blocked as blocked:
             fragment.pc, fragment.waiting = pc, blocked.condition
+            if recorder is not None:
+                recorder.blocked(warp, blocked.condition)
             self.runnable.remove(fragment)
             self.blocked.append(fragment)
             self._checked = -1
@@ -339,6 +360,8 @@ class Machine:
             copy.issued_phase = copy.barrier.phase
             copy.barrier.in_flight += 1
         self.in_flight.append(copy)
+        if self.recorder is not None:
+            self.recorder.issue(copy)
         if self.policy.lands_at_issue():
             self._land(copy)
 
@@ -398,21 +421,23 @@ class Machine:
     def exited(self, warp: Warp) -> None:
         """A warp's last lane has exited."""
         self.version += 1
+        if self.recorder is not None:
+            self.recorder.exited(warp)
         warp.release()
 
     def cta_done(self, cta: Cta) -> None:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
         for copy in [c for c in self.in_flight if c.warp.cta is cta]:
             if copy.kind.endswith("store") and not copy.fetched:
-                self.checker.report(
-                    "dangling-copy", copy.warp.agent, copy.lanes, copy.op
-                )
+                self.checker.report("dangling-copy", copy.warp.agent, copy.lanes, copy.op)
         self._resident -= 1
         self._start_clusters()
 
     def _finish(self) -> None:
         for copy in list(self.in_flight):
             self._land(copy)
+        if self.recorder is not None:
+            self.recorder.finish()
 
 
 def registers_at_launch(program: Program, launch: "Launch") -> int:

@@ -47,7 +47,7 @@ class Memory:
         return len(self.data)
 
     def view(self, size: int) -> NDArray[Any]:
-        """The bytes as unsigned integers of ``size`` bytes; a tail that does not fill one is cut."""
+        """The bytes as unsigned integers of ``size`` bytes; an incomplete one is cut off."""
         found = self._views.get(size)
         if found is None:
             whole = self.size // size * size

@@ -15,6 +15,7 @@ class NamedBarrier:
         index: 0 to 15.
         round: completed rounds.
         threads: the count that the current round's participants name; 0 between rounds.
+        everyone: the participants name no count: all threads of the CTA that have not exited.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
     """
@@ -22,6 +23,7 @@ class NamedBarrier:
     index: int
     round: int = 0
     threads: int = 0
+    everyone: bool = False
     arrived: int = 0
     arriving: Any = None
     completed: Any = None

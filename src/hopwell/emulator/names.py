@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hopwell.emulator.hazards.shadow import Named
+
 
 @dataclass(frozen=True)
 class Names:
@@ -15,6 +17,13 @@ class Names:
     """
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def named(self, static: int) -> list[Named]:
+        """The ranges as the checker takes them; ``static`` bytes of variables come before."""
+        return [
+            Named(static + first, static + first + size, name)
+            for name, (first, size) in self.ranges.items()
+        ]
 
     def barrier(self, rank: int, offset: int) -> str:
         """What reports call the mbarrier at ``offset`` of dynamic shared memory."""

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopwell.emulator.conditions import Blocked, Condition, LanesMeet, Retired
-from hopwell.emulator.decode import BANKS, VIEWS, DecodedOp, Slot, bank_of
+from hopwell.emulator.decode import BANKS, VIEWS, DecodedOp, bank_of
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.lanes import EMPTY, FULL_MASK, Lanes, lanes_of
 from hopwell.emulator.special import special_value
 from hopwell.emulator.types import TYPES
 
 if TYPE_CHECKING:
-    from hopwell.emulator.machine import Cta
     from hopwell.emulator.instructions.wgmma import WgmmaState
+    from hopwell.emulator.machine import Cta
 
 NOWHERE = -2
 """A reconvergence position that no fragment reaches."""
@@ -42,6 +42,10 @@ class Fragment:
         waiting: what blocks them.
         token: what a blocked instruction remembers for when it is performed again.
         timed_out: whether a wait that may give up has done so.
+        gave_up: the machine's version at which it last did.
+        spins, spin_version: turns of a loop since the machine's version last changed.
+        parked: whether it only polls, so that the others run first.
+        snapshot: its state when it was last let look again.
     """
 
     warp: "Warp"
@@ -51,6 +55,7 @@ class Fragment:
     waiting: Condition | None = None
     token: Any = None
     timed_out: bool = False
+    gave_up: int = -1
     spins: int = 0
     spin_version: int = -1
     parked: bool = False
@@ -115,6 +120,7 @@ class Warp:
         self.registers = machine.launch_registers
         self.setmaxnreg: list[int] = []
         self.cluster_round = 0
+        self.syncs: dict[int, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"CTA {self.cta.index} warp {self.index}"
@@ -227,6 +233,10 @@ class Warp:
                 other = Fragment(self, lanes_of(join.arrived), join.pc, join.outer)
                 self.fragments.append(other)
                 self.machine.runnable.append(other)
+        for mask, (round_, arrived) in self.syncs.items():
+            if arrived and not mask & self.live & ~arrived:
+                self.checker.warp_sync(self.agent, lanes_of(arrived & self.live))
+                self.syncs[mask] = round_ + 1, 0
         if not self.live:
             self.cta.warp_exited(self)
         if not rest:
@@ -253,12 +263,27 @@ class Warp:
                 self.drop(other)
         if needed & ~lanes.bits == 0:
             return lanes
-        raise Blocked(LanesMeet(self, needed))
+        raise Blocked(LanesMeet(self, mask, self.op.pc))
 
-    def meets(self, bits: int) -> bool:
-        """Whether all of ``bits`` that live wait in some fragment for one another."""
+    def meets(self, bits: int, pc: int) -> bool:
+        """Whether all of ``bits`` that live wait for one another at ``pc``."""
         waiting = 0
         for fragment in self.fragments:
-            if isinstance(fragment.waiting, LanesMeet) and fragment.waiting.bits == bits:
+            if isinstance(fragment.waiting, LanesMeet) and fragment.waiting.pc == pc:
                 waiting |= fragment.lanes.bits
         return bits & self.live & ~waiting == 0
+
+    def arrive(self, lanes: Lanes, mask: int) -> int | None:
+        """Lanes arrive at ``bar.warp.sync``, wherever it stands; the round they wait for.
+
+        None when they completed the round.
+        """
+        round_, arrived = self.syncs.get(mask, (0, 0))
+        arrived |= lanes.bits
+        if mask & self.live & ~arrived:
+            self.syncs[mask] = round_, arrived
+            return round_
+        self.checker.warp_sync(self.agent, lanes_of(arrived))
+        self.syncs[mask] = round_ + 1, 0
+        self.machine.version += 1
+        return None

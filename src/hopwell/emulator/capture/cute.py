@@ -36,11 +36,10 @@ def capture(on_launch: OnLaunch | None = None) -> Iterator[list[Launch]]:
             understood.
     """
     launches: list[Launch] = []
-    modules = _Modules()
     given = threading.local()
 
     def receive(native: NativeLaunch) -> None:
-        ptx = modules.find(native.image, native.kernel)
+        ptx = _find_code(native.image, native.kernel)
         launch = native.described(ptx, getattr(given, "extents", []))
         launches.append(launch)
         if on_launch is not None:
@@ -51,34 +50,34 @@ def capture(on_launch: OnLaunch | None = None) -> Iterator[list[Launch]]:
         stack.enter_context(stand_ins.torch_stand_ins())
         stack.enter_context(stand_ins.compiler_stand_ins(library(), Path(directory)))
         failures = stack.enter_context(receiving(receive))
-        for owner, name, hook in _hooks(modules, given, failures):
+        for owner, name, hook in _hooks(given, failures):
             stack.enter_context(stand_ins.replaced(owner, name, hook))
         yield launches
 
 
-class _Modules:
-    """The PTX of every cubin compiled so far."""
+#: The PTX of every cubin that a capture of this process compiled, by the cubin's hash: programs
+#: keep compiled functions, and may launch them in a later capture.
+_ptx_of: dict[bytes, str] = {}
 
-    def __init__(self) -> None:
-        self._ptx: dict[bytes, str] = {}
 
-    def add(self, cubin: bytes, ptx: str) -> None:
-        self._ptx[hashlib.sha256(cubin).digest()] = ptx
+def _remember_code(cubin: bytes, ptx: str) -> None:
+    _ptx_of[hashlib.sha256(cubin).digest()] = ptx
 
-    def find(self, cubin: bytes, kernel: str) -> str:
-        ptx = self._ptx.get(hashlib.sha256(cubin).digest())
-        if ptx is None:
-            raise CaptureError(
-                f"launch of {short_name(kernel)}",
-                expected="a kernel that was compiled while launches are captured",
-                actual="code that was compiled or loaded before",
-                consequence="Its PTX is unknown. Compile it inside the capture, without a cache.",
-            )
-        return ptx
+
+def _find_code(cubin: bytes, kernel: str) -> str:
+    ptx = _ptx_of.get(hashlib.sha256(cubin).digest())
+    if ptx is None:
+        raise CaptureError(
+            f"launch of {short_name(kernel)}",
+            expected="a kernel that was compiled while launches are captured",
+            actual="code that was compiled or loaded before",
+            consequence="Its PTX is unknown. Compile it inside the capture, without a cache.",
+        )
+    return ptx
 
 
 def _hooks(
-    modules: _Modules, given: threading.local, failures: Failures
+    given: threading.local, failures: Failures
 ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """What is heard of the compiler: the code it made, and the arguments of its calls."""
     from cutlass.base_dsl import dsl, jit_executor
@@ -96,7 +95,7 @@ def _hooks(
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if self.__cubin__ and self.__ptx__:
-                modules.add(self.__cubin__, self.__ptx__)
+                _remember_code(self.__cubin__, self.__ptx__)
 
         return __init__
 

@@ -8,6 +8,7 @@ shim. Both undo themselves.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -77,7 +78,6 @@ def torch_stand_ins() -> Iterator[None]:
     import torch
 
     properties = SimpleNamespace(**vars(HOPPER))
-    stream = SimpleNamespace(cuda_stream=0, stream_id=0, synchronize=lambda: None)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: False,
@@ -89,8 +89,10 @@ def torch_stand_ins() -> Iterator[None]:
         "get_device_capability": lambda device=None: (HOPPER.major, HOPPER.minor),
         "get_device_name": lambda device=None: HOPPER.name,
         "get_device_properties": lambda device=None: properties,
-        "current_stream": lambda device=None: stream,
-        "default_stream": lambda device=None: stream,
+        "Stream": _Stream,
+        "Event": _Event,
+        "current_stream": _Stream,
+        "default_stream": _Stream,
         "stream": lambda stream: nullcontext(),
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
@@ -98,17 +100,53 @@ def torch_stand_ins() -> Iterator[None]:
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(replaced(torch.cuda, name, answer))
+        # On the class: a mode is off while it handles a function, such as a whole backward pass.
+        stack.enter_context(replaced(torch.Tensor, "is_cuda", property(lambda tensor: True)))
+        stack.enter_context(replaced(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor))
         stack.enter_context(_cpu_for_cuda())
         yield
 
 
+class _Stream:
+    """CUDA's default stream. Launches are performed as they are made: there is no other order."""
+
+    cuda_stream = 0
+    stream_id = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+
+class _Event:
+    """An event of such a stream: always over, and of no time."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        return math.nan
+
+
 def _cpu_for_cuda() -> Any:
-    """A mode in which CUDA tensors are made on the CPU, and CPU tensors say they are CUDA's."""
+    """A mode in which what is asked of a CUDA device is done on the CPU."""
     import torch
     from torch.overrides import TorchFunctionMode
-
-    says_cuda: Any = vars(torch._C.TensorBase)["is_cuda"].__get__
-    to_cuda = torch.Tensor.cuda
 
     def on_cpu(value: Any) -> Any:
         if isinstance(value, torch.device) and value.type == "cuda":
@@ -121,10 +159,6 @@ def _cpu_for_cuda() -> Any:
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if function is to_cuda:
-                return args[0]
-            if function == says_cuda:
-                return True
             kwargs = {name: on_cpu(value) for name, value in (kwargs or {}).items()}
             return function(*map(on_cpu, args), **kwargs)
 
@@ -143,7 +177,7 @@ def compiler_stand_ins(shim: Path, directory: Path) -> Iterator[None]:
         CaptureError: the CuTe DSL is not installed, or not one that this knows.
     """
     with environment(CUTE_DSL_LIBS=str(shim)), ExitStack() as stack:
-        dsl, jit, builder, runtime, utils = _compiler_modules()
+        dsl, jit, builder, runtime, testing, utils = _compiler_modules()
         # Both front ends read these settings once, when they are made: as cutlass is imported.
         for front_end in required(dsl.DSLSingletonMeta, "_instances").values():
             settings = front_end.envar
@@ -154,7 +188,7 @@ def compiler_stand_ins(shim: Path, directory: Path) -> Iterator[None]:
                 "lineinfo": True,
                 "shared_libs": str(shim),
                 "disable_file_caching": True,
-                "_arch": settings._arch or os.environ.get("CUTE_DSL_ARCH", HOPPER.architecture),
+                "_arch": HOPPER.architecture,
             }
             for name, value in changes.items():
                 stack.enter_context(replaced(settings, name, value))
@@ -162,6 +196,8 @@ def compiler_stand_ins(shim: Path, directory: Path) -> Iterator[None]:
             (jit.CudaDialectJitCompiledFunction, "num_devices", 1),
             (builder.TVMFFIFunctionBuilder, "decode_param_tensor", _any_device(builder)),
             (runtime._Tensor, "__init__", _device_memory(runtime)),
+            # There is nothing to time.
+            (testing, "benchmark", lambda *_, **__: math.nan),
             (utils.HardwareInfo, "__init__", lambda self, device_id=0: None),
             (utils.HardwareInfo, "get_max_active_clusters", _active_clusters),
             (utils.HardwareInfo, "get_l2_cache_size_in_bytes", lambda self: HOPPER.L2_cache_size),
@@ -181,7 +217,7 @@ def _compiler_modules() -> Any:
         import cutlass.utils as utils
         from cutlass.base_dsl import dsl
         from cutlass.base_dsl.tvm_ffi_builder import tvm_ffi_builder as builder
-        from cutlass.cute import runtime
+        from cutlass.cute import runtime, testing
         from cutlass.cutlass_dsl import cuda_jit_executor as jit
     except ImportError as error:
         raise CaptureError(
@@ -190,7 +226,7 @@ def _compiler_modules() -> Any:
             actual=str(error),
             consequence="Nothing was run. A kernel's PTX can be run without them.",
         ) from error
-    return dsl, jit, builder, runtime, utils
+    return dsl, jit, builder, runtime, testing, utils
 
 
 def _active_clusters(self: Any, cluster_size: int, stream: Any = None) -> int:

@@ -122,6 +122,7 @@ class Checker:
     def release(self, w: int, lanes: Lanes, op: Op | None = None, on: str = "") -> Clock:
         """What these lanes publish: everything up to now. ``on`` names what they arrive on."""
         warp = self._warps[w]
+        warp.clock.stamp()  # a release that covers nothing can still be told from none
         clock = warp.clock.snapshot(lanes.bits)
         warp.releases.append(Past(warp.clock.time - 1, lanes.bits, on, op))
         return clock
@@ -340,8 +341,13 @@ class Checker:
 
     def completes(self, a: AsyncOp, column: int, time: int) -> None:
         """Who knows ``column`` to be at ``time`` or later knows that the operation is complete;
-        through a "bulk-read" column only that its sources were read."""
-        a.completions.append((column, time, self._columns.kinds[column] != "bulk-read"))
+        through a "bulk-read" column only that its sources were read, and through a "cp.async"
+        column of key (w, lane) only that this lane's part is."""
+        kind, key = self._columns.keys[column]
+        if kind == "cp.async" and isinstance(key, tuple):
+            a.parts[key[1]] = (column, time)
+        else:
+            a.completions.append((column, time, kind != "bulk-read"))
 
     # 6. What the machine itself finds
 
@@ -397,6 +403,8 @@ class Checker:
 
     def _engine(self, kind: str, a: AsyncOp, region: Region, starts: Offsets, size: int) -> None:
         event = Event(kind, a.warp, a.op, region, a.time, a.lanes, None, size, int(starts[0]), a)
+        if a.engine == "cp.async" and len(starts) == a.lanes.count:
+            event.offsets = starts  # one per lane, each of which waits for its own
         if region.cta is not None:
             # Its shared memory must not go before the engine is through with it.
             a.fills = a.fills or kind == "write"
@@ -416,50 +424,41 @@ class Checker:
         region = event.region
         writes = region.writes[index]
         sets = region.sets[index]
-        unordered = self._check_writes(event, index, writes)
-        members: dict[int, tuple[int, ...]] = {}
-        for old in distinct(sets):
-            members[old] = self._check_set(event, index, sets, old) if old else ()
-        if event.writes:
+        self._check_writes(event, index, writes)
+        kept = {old: self._check_set(event, index, sets, old) for old in distinct(sets)}
+        if event.writes and event.scope is None:
+            # Whatever comes after this write comes after all that it was checked against.
             region.writes[index] = number
-            self._enter_write(region, index, writes, sets, members, unordered)
+            region.sets[index] = NO_SET
         else:
-            self._enter_read(region, index, sets, members, number)
+            self._join_set(region, index, sets, kept, number)
+            if event.writes:
+                region.writes[index] = np.where(writes == UNWRITTEN, INITIAL, writes)
         if len(self._events) > self._forget_at:
             self._forget()
 
-    def _check_writes(self, event: Event, index: Index, writes: Numbers) -> list[int]:
-        """Check the last writes; return those that the access may meet without an order."""
-        unordered = []
+    def _check_writes(self, event: Event, index: Index, writes: Numbers) -> None:
+        """Check the last weak writes."""
         for number in distinct(writes):
             if number == INITIAL:
                 continue
             if number == UNWRITTEN:
-                if event.kind != "write":
+                if event.kind == "read":
                     self._uninitialised(event, index, writes)
                 continue
             first = self._events[number]
-            if self._ordered(first, event, index, writes, number):
-                if first.handle is not None:
-                    self._note_use(event, first.handle)
-            elif morally_strong(first, event):
-                unordered.append(number)
-        return unordered
+            if self._ordered(first, event, index, writes, number) and first.handle is not None:
+                self._note_use(event, first.handle)
 
     def _check_set(self, event: Event, index: Index, sets: Numbers, old: int) -> tuple[int, ...]:
-        """Check the members of a set; return those that the access is not ordered after."""
+        """Check the members of a set; return those that stay when the access joins it."""
         kept = []
         for member in self._sets[old]:
             first = self._events[member]
-            if not (event.writes or first.writes):
-                if not supersedes(event, first, index, sets, old):
-                    kept.append(member)
-            elif not self._ordered(first, event, index, sets, old):
-                # What races is reported once; what may meet unordered still counts later.
-                if not event.writes or morally_strong(first, event):
-                    kept.append(member)
-            elif not event.writes:
-                kept.append(member)  # later reads must be ordered after this atomic too
+            if event.writes or first.writes:
+                self._ordered(first, event, index, sets, old)
+            if not supersedes(event, first, index, sets, old):
+                kept.append(member)
         return tuple(kept)
 
     def _ordered(
@@ -537,41 +536,20 @@ class Checker:
         for cta in self._open:
             self._prune(cta)
 
-    def _enter_read(
+    def _join_set(
         self,
         region: Region,
         index: Index,
         sets: Numbers,
-        members: dict[int, tuple[int, ...]],
+        kept: dict[int, tuple[int, ...]],
         number: int,
     ) -> None:
-        if len(members) == 1:
-            (kept,) = members.values()
-            region.sets[index] = self._sets.number((*kept, number))
+        """Put an access into the sets of its cells, beside the members that stay."""
+        if len(kept) == 1:
+            (members,) = kept.values()
+            region.sets[index] = self._sets.number((*members, number))
             return
         fresh = sets.copy()
-        for old, kept in members.items():
-            fresh[sets == old] = self._sets.number((*kept, number))
-        region.sets[index] = fresh
-
-    def _enter_write(
-        self,
-        region: Region,
-        index: Index,
-        writes: Numbers,
-        sets: Numbers,
-        members: dict[int, tuple[int, ...]],
-        unordered: list[int],
-    ) -> None:
-        """Forget what came before, but for atomics that later accesses must still come after."""
-        fresh: Numbers | int = NO_SET
-        if unordered or any(members.values()):
-            fresh = np.full_like(sets, NO_SET)
-            for old, kept in members.items():
-                fresh[sets == old] = self._sets.number(kept)
-            for number in unordered:
-                cells = writes == number
-                for old in distinct(fresh[cells]):
-                    joined = self._sets.number((*self._sets[old], number))
-                    fresh[cells & (fresh == old)] = joined
+        for old, members in kept.items():
+            fresh[sets == old] = self._sets.number((*members, number))
         region.sets[index] = fresh

@@ -52,6 +52,16 @@ def latest_known(times: Times, warp: Warp) -> int:
     return max(get(warp.id, -1), *(get(key + lane, -1) for lane in range(32)))
 
 
+def lanes_that_waited(handle: AsyncOp, warp: Warp, part: int) -> list[int]:
+    """The lanes of ``warp`` that alone know ``handle``, or lane ``part``'s part of it, to be
+    complete."""
+    return [
+        lane
+        for lane, single in sorted(warp.clock.single.items())
+        if handle.known(single.general, full=True) or handle.part_known(single.general, part)
+    ]
+
+
 @dataclass(slots=True)
 class Judge:
     """Tells the rule of a conflict. ``mbarrier_columns`` are those that count phases."""
@@ -74,7 +84,7 @@ class Judge:
             return "read-completion-only"
         if second.writes and second.handle is not None:
             return self._race(first, second)
-        return self._in_flight(first.handle, second, times)
+        return self._in_flight(first.handle, conflict)
 
     def _race(self, first: Event, second: Event) -> str:
         if first.region.space == "global":
@@ -125,7 +135,7 @@ class Judge:
             columns.append(handle.column)
         return columns
 
-    def _in_flight(self, handle: AsyncOp, second: Event, times: Times) -> str:
+    def _in_flight(self, handle: AsyncOp, conflict: Conflict) -> str:
         """Bytes that an engine wrote are used by who does not know that they have landed.
 
         A wait on the right barrier that told nothing of this copy is a stale phase. If the
@@ -133,7 +143,10 @@ class Judge:
         belongs to that phase and comes too late: the stage was released early. The same access
         at its next turn, with no wait in between, has no wait.
         """
+        second = conflict.second
         warp = second.warp
+        if second.handle is None and lanes_that_waited(handle, warp, conflict.first_lane):
+            return "warp-race"
         known = handle.verdicts.get(warp.id)
         if known is not None:
             return known

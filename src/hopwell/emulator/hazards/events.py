@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 GENERIC_ENGINES = frozenset({"cp.async", "st.async", "red.async"})
 #: Engines whose writes are relaxed atomic reductions at gpu scope (PTX ISA 9.7.9.25.5.3).
 ATOMIC_ENGINES = frozenset({"tma-reduce", "bulk-reduce", "red.async"})
+#: Engines whose groups complete in the order of their commits, for one warp or one thread.
+IN_ORDER_ENGINES = frozenset({"wgmma", "tma-store", "tma-reduce", "bulk-store", "bulk-reduce"})
 
 SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}
 
@@ -77,6 +79,8 @@ class AsyncOp:
 
     ``completions`` holds (column, time, full): who knows the column to have reached the time
     knows that the operation has read its sources, and, where full, that its writes are done.
+    ``parts`` holds the same per lane, for work of which each lane knows its own part complete
+    (cp.async); then it is complete where all parts are.
     """
 
     warp: Warp
@@ -89,6 +93,7 @@ class AsyncOp:
     serial: int
     column: int | None = None  # of the mbarrier that it will signal
     completions: list[tuple[int, int, bool]] = field(default_factory=list)
+    parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     landed: bool = False
     fills: bool = False  # writes shared memory
     verdicts: dict[int, str] = field(default_factory=dict)  # per reading warp: rule already given
@@ -103,15 +108,22 @@ class AsyncOp:
         for column, time, is_full in self.completions:
             if (is_full or not full) and get(column, -1) >= time:
                 return True
-        return False
+        if not self.parts:
+            return False
+        return all(self.part_known(times, lane) for lane in self.lanes.index.tolist())
+
+    def part_known(self, times: Times, lane: int) -> bool:
+        """Whether who knows ``times`` knows that this lane's part is complete."""
+        column, time = self.parts.get(lane, (0, 0))
+        return column != 0 and times.get(column, -1) >= time
 
 
 @dataclass(eq=False, slots=True)
 class Event:
     """One access of one instruction.
 
-    A generic access is of a warp's lanes, each ``size`` bytes at its own offset; an engine's has
-    neither lanes nor offsets here, and is of ``handle``.
+    A generic access is of a warp's lanes, each ``size`` bytes at its own offset; so is cp.async.
+    Other engines' accesses have no offsets here. An engine's access is of ``handle``.
     """
 
     kind: str  # "read", "write", "atomic"
@@ -152,8 +164,13 @@ class Event:
 
     def known_lanes(self, times: Times) -> NDArray[np.bool_]:
         """Per active lane of this access, whether who knows ``times`` knows it."""
-        if self.handle is not None:
-            return np.array([self.handle.known(times, self.writes)])
+        handle = self.handle
+        if handle is not None:
+            if self.offsets is None or handle.known(times, self.writes):
+                width = 1 if self.offsets is None else self.lanes.count
+                return np.full(width, handle.known(times, self.writes))
+            lanes = self.lanes.index.tolist()
+            return np.array([handle.part_known(times, lane) for lane in lanes])
         key = self.warp.id + 1
         get = times.get
         if get(self.warp.id, -1) >= self.time:

@@ -18,7 +18,7 @@ class Columns:
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, object], int] = {}
         self.names: dict[int, str] = {}
-        self.kinds: dict[int, str] = {}
+        self.keys: dict[int, tuple[str, object]] = {}
         self.mbarriers: set[int] = set()
 
     def number(self, kind: str, key: object, name: str = "") -> int:
@@ -26,7 +26,7 @@ class Columns:
         number = self._numbers.get((kind, key))
         if number is None:
             number = self._numbers[kind, key] = -len(self._numbers) - 1
-            self.kinds[number] = kind
+            self.keys[number] = (kind, key)
             self.names[number] = f"{kind} {key}"
             if kind == "mbarrier":
                 self.mbarriers.add(number)
@@ -41,7 +41,7 @@ class Findings:
     def __init__(self, seed: int | None, columns: Columns) -> None:
         self._seed = seed
         self._judge = Judge(columns.mbarriers)
-        self._words = Words(columns.names, columns.kinds)
+        self._words = Words(columns.names, columns.mbarriers)
         self._groups: dict[tuple[object, ...], HazardGroup] = {}
 
     @property

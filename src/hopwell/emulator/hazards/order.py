@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hopwell.emulator.hazards.classify import Conflict
 from hopwell.emulator.hazards.clocks import Times
-from hopwell.emulator.hazards.events import Event
+from hopwell.emulator.hazards.events import IN_ORDER_ENGINES, Event
 from hopwell.emulator.hazards.shadow import Index, Numbers
 
 Flags = NDArray[np.bool_]
@@ -72,13 +72,14 @@ def first_unordered(
     grain = second.region.grain
     starts = _cells(index, where) * grain
     lane_of = np.zeros(len(where), np.intp)
-    if second.offsets is not None:
+    by_lane = second.handle is None and second.offsets is not None
+    if by_lane:
         lane_of = where // (second.size // grain)
     bad = _overlap(first, starts, grain) & unknown[lane_of]
     cells, others = np.nonzero(bad)
     if not len(cells):
         return None
-    lanes = second.lanes.index[lane_of[cells[0]]] if second.offsets is not None else -1
+    lanes = second.lanes.index[lane_of[cells[0]]] if by_lane else -1
     other = first.lanes.index[others[0]] if first.offsets is not None else -1
     fence_only = False
     if second.handle is not None and _view(first, second) is second.handle.clock.fenced:
@@ -100,9 +101,21 @@ def first_unordered(
     )
 
 
+def _covers(second: Event, first: Event) -> bool:
+    """Whether all that races with ``first`` would race with ``second``, order apart."""
+    if first.writes and not second.writes:
+        return False
+    if second.scope is None:
+        return True
+    # Strong accesses meet without order only those that reach each other by scope.
+    return first.scope == second.scope and first.warp.cta == second.warp.cta
+
+
 def supersedes(second: Event, first: Event, index: Index, numbers: Numbers, number: int) -> bool:
-    """Whether a read may take the place of an earlier one on all cells whose set is ``number``:
-    whoever comes after ``second`` there comes after ``first`` too."""
+    """Whether an access may take the place of an earlier one on all cells whose set is
+    ``number``: whatever does not conflict with ``second`` there does not with ``first`` either."""
+    if not _covers(second, first):
+        return False
     if ordered(first, second):
         return True
     if first.warp is not second.warp:
@@ -114,7 +127,7 @@ def supersedes(second: Event, first: Event, index: Index, numbers: Numbers, numb
             and second.handle is not None
             and first.handle.engine == second.handle.engine
             and first.lanes is second.lanes
-            and second.handle.engine in ("wgmma", "tma-store", "tma-reduce", "cp.async")
+            and second.handle.engine in IN_ORDER_ENGINES
         )
     assert first.offsets is not None
     assert second.offsets is not None

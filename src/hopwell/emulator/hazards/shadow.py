@@ -5,10 +5,12 @@ soon as one access is not a whole number of cells. So every cell is touched by w
 only and the shadow is exact to the byte, while the tiles of copy engines cost one entry for
 sixteen bytes.
 
-Each cell holds the number of its last write, and the number of a *set*: the reads since that
-write and, beside it, the atomic writes that it is not ordered after. Sets are interned tuples of
-event numbers, so an access that adds itself to two thousand cells makes one new set for each
-that it met, most often one. Lanes are not in the shadow: an event knows the offsets of its own.
+Each cell holds the number of its last weak write, and the number of a *set*: the reads and the
+strong accesses (atomics, .relaxed, .acquire, .release, .volatile) since. Strong accesses stay in
+the set beside weak ones that they come after, because later strong ones may meet them without
+any order and must still come after the weak ones. Sets are interned tuples of event numbers, so
+an access that joins those of two thousand cells makes one new set for each that it met, most
+often one. Lanes are not in the shadow: an event knows the offsets of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from numpy.typing import NDArray
 Index = slice | NDArray[np.intp]
 Numbers = NDArray[np.int32]
 
-#: Event number of what the launch left in an initialised region.
+#: Event number of what the launch left in an initialised region, or a strong write made of one
+#: that was not.
 INITIAL = 0
 #: In place of an event number: nothing was written here.
 UNWRITTEN = -1

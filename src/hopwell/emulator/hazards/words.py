@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from hopwell.emulator.hazards.classify import Conflict, latest_known, view_of
+from hopwell.emulator.hazards.classify import (
+    Conflict,
+    lanes_that_waited,
+    latest_known,
+    view_of,
+)
 from hopwell.emulator.hazards.clocks import Times
 from hopwell.emulator.hazards.events import AsyncOp, Event, Op, Past, Warp
 from hopwell.emulator.hazards.report import Access
@@ -69,11 +74,11 @@ def access(event: Event, start: int, stop: int, lane: int) -> Access:
 
 
 class Words:
-    """Says the missing edge. ``names`` holds the columns' names."""
+    """Says the missing edge, with the names of columns and the set of those that are mbarriers."""
 
-    def __init__(self, names: dict[int, str], kinds: dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str], mbarriers: set[int]) -> None:
         self._names = names
-        self._kinds = kinds
+        self._mbarriers = mbarriers
 
     def missing(self, rule: str, conflict: Conflict) -> str:
         """The edge that would have ordered the two accesses."""
@@ -87,7 +92,7 @@ class Words:
                 "proxy, the engine reads through the async proxy"
             )
         if first.handle is not None:
-            return self._completion(rule, first.handle, first, second, times, who)
+            return self._completion(rule, first.handle, conflict, times, who)
         if first.warp is second.warp and second.handle is None:
             return (
                 f"no bar.warp.sync between lane {conflict.first_lane} and lane "
@@ -128,15 +133,23 @@ class Words:
         return f" (its arrive{on}{line(found.op)})"
 
     def _completion(
-        self, rule: str, handle: AsyncOp, first: Event, second: Event, times: Times, who: str
+        self, rule: str, handle: AsyncOp, conflict: Conflict, times: Times, who: str
     ) -> str:
         """The earlier access is an engine's: which completion the later one does not know."""
+        first, second = conflict.first, conflict.second
         what = engine_agent(handle)
         done = "its sources are read" if not first.writes else "its bytes have landed"
         if rule == "read-completion-only":
             return (
                 f"{who} knows that {what} has read its sources (.read), not that its writes "
                 "are complete: wait without .read"
+            )
+        if rule == "warp-race":
+            waited = lanes_that_waited(handle, second.warp, conflict.first_lane)
+            lanes = ", ".join(map(str, waited))
+            return (
+                f"only lane {lanes} of {second.warp.name} has waited for {what}: no "
+                f"bar.warp.sync tells {who}"
             )
         if rule == "stage-released-early" and first.writes:
             return (
@@ -158,13 +171,13 @@ class Words:
     def _told(self, handle: AsyncOp, warp: Warp) -> str:
         """What completes it, and how far this warp has waited there."""
         columns = {c: t for c, t, _ in handle.completions}
+        columns.update(list(handle.parts.values())[:1])
         if handle.column is not None:
             columns.setdefault(handle.column, -1)
         parts = []
         for column, time in columns.items():
             name = self._names[column]
-            kind = self._kinds[column]
-            unit = "phase" if kind == "mbarrier" else "group"
+            unit = "phase" if column in self._mbarriers else "group"
             at = f"{unit} {time} of {name}" if time >= 0 else name
             wait = warp.waits.get(column)
             waited = "never waited there"

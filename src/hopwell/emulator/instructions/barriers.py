@@ -13,6 +13,7 @@ from hopwell.emulator.conditions import (
     RegistersFree,
 )
 from hopwell.emulator.decode import Binder, Execute
+from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.mbarrier import Mbarrier
@@ -54,20 +55,21 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
         index = number(warp, lanes)
         named = warp.cta.named_barrier(index)
         if fragment.token is None:
-            threads = 32 * len(warp.cta.warps) if count is None else count(warp, lanes)
+            threads = warp.cta.live_threads if count is None else count(warp, lanes)
+            named.everyone = count is None
             fragment.token = named.round
             _arrive(warp, lanes, op, named, threads, action)
             if reduction is not None:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
                 warp.machine.version += 1
-            elif action == "sync" and warp.machine.recorder is not None:
-                warp.machine.recorder.waits(warp, f"named barrier {index}")
         if action == "arrive":
             fragment.token = None
             return
         if named.round == fragment.token:
             raise Blocked(NamedBarrierRound(named, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.named_passed(warp, named, fragment.token)
         fragment.token = None
         if named.completed is not None:
             warp.checker.acquire(warp.agent, lanes, named.completed)
@@ -78,9 +80,7 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     return execute
 
 
-def _arrive(
-    warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str
-) -> None:
+def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
     if named.threads and named.threads != threads:
@@ -96,7 +96,7 @@ def _arrive(
         threads = max(32, threads + -threads % 32)
     # Every lane of the warp is there: a release of all that all lanes did.
     checker.warp_sync(warp.agent, lanes)
-    clock = checker.release(warp.agent, lanes)
+    clock = checker.release(warp.agent, lanes, op, who)
     if named.arriving is None:
         named.arriving = clock.copy()
     else:
@@ -106,7 +106,7 @@ def _arrive(
     named.warps.append((warp, action != "arrive", op))
     warp.machine.version += 1
     if warp.machine.recorder is not None:
-        warp.machine.recorder.named(warp, named.index, action)
+        warp.machine.recorder.named(warp, named, action, op)
 
 
 def _reduction(node: Instruction, bind: Binder, operand: Operand) -> Any:
@@ -159,26 +159,21 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
                 cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
                 cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
-            _complete_cluster(warp)
+            if warp.machine.recorder is not None:
+                warp.machine.recorder.cluster_arrived(warp, cluster)
+            cluster.complete_if_due()
             return
         if fragment.token is None:
             fragment.token = warp.cluster_round
         if cluster.round == fragment.token:
             raise Blocked(ClusterRound(fragment, fragment.token))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.cluster_passed(warp, cluster, fragment.token)
         fragment.token = None
         if cluster.completed is not None:
             warp.checker.acquire(warp.agent, lanes, cluster.completed)
 
     return execute
-
-
-def _complete_cluster(warp: "Warp") -> None:
-    cluster = warp.cta.cluster
-    if len(cluster.arrived) >= cluster.live_threads:
-        cluster.completed, cluster.arriving = cluster.arriving, None
-        cluster.arrived.clear()
-        cluster.round += 1
-        warp.machine.version += 1
 
 
 # -- mbarrier ----------------------------------------------------------------------------
@@ -234,9 +229,9 @@ def mbarrier_init(node: Instruction, bind: Binder) -> Execute:
                 expected = int(count(warp)[lane])
                 name = warp.cta.barrier_name(memory, offset)
                 column = warp.checker.column("mbarrier", (id(memory), offset), name)
-                memory.barriers[offset] = Mbarrier(
-                    memory, offset, name, column, expected, expected
-                )
+                memory.barriers[offset] = Mbarrier(memory, offset, name, column, expected, expected)
+                if machine.recorder is not None:
+                    machine.recorder.initialised(warp, memory.barriers[offset])
             if memory.region is not None:
                 warp.checker.mbarrier_init(warp.agent, part, op, memory.region, offsets)
             machine.version += 1
@@ -274,6 +269,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
     address = bind.address(operands.pop(0))
     count = bind.read(operands.pop(0), "b32") if operands else None
     relaxed = "relaxed" in node.modifiers
+    # "mbarrier.arrive: .scope indicates the set of threads that directly observe the memory
+    # synchronizing effect": with .cta, none of another CTA, which alone can wait there. Without
+    # a scope it is .cta too, yet all compilers leave it out for remote barriers and mean .cluster.
+    narrow = "cta" in node.modifiers
     op = bind.op
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
@@ -281,12 +280,19 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
         amounts = None if count is None else count(warp)
         tokens = np.zeros(32, np.uint64)
         for mbarrier, who in _each_barrier(warp, space, address(warp), lanes):
-            if mbarrier.memory.rank != warp.cta.rank and not warp.cta.cluster.ctas[
-                mbarrier.memory.rank
-            ].alive:
+            if (
+                mbarrier.memory.rank != warp.cta.rank
+                and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
+            ):
                 checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
                 continue
-            clock = None if relaxed else checker.release(warp.agent, who)
+            clock: Clock | None
+            if relaxed:
+                clock = checker.release_relaxed(warp.agent, who)
+            else:
+                clock = checker.release(warp.agent, who, op, mbarrier.name)
+            if narrow and mbarrier.memory.rank != warp.cta.rank:
+                clock = None
             for lane in who.index.tolist():
                 tokens[lane] = mbarrier.token()
                 if armed and amounts is not None:
@@ -304,11 +310,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                     )  # fmt: skip
                     arrivals = mbarrier.pending
                 mbarrier.pending -= arrivals
-                if clock is not None:
-                    if mbarrier.arriving is None:
-                        mbarrier.arriving = clock.copy()
-                    else:
-                        mbarrier.arriving.join(clock)
+                if clock is not None and mbarrier.arriving is None:
+                    mbarrier.arriving = clock.copy()
+                elif clock is not None:
+                    mbarrier.arriving.join(clock)
                 if machine.recorder is not None:
                     machine.recorder.arrive(warp, mbarrier, armed)
                 machine.advance(mbarrier)
@@ -333,6 +338,8 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
                 if sign > 0:
                     mbarrier.armed += int(values[lane])
                     mbarrier.ever_armed = True
+                    if warp.machine.recorder is not None:
+                        warp.machine.recorder.expect(warp, mbarrier)
                 warp.machine.advance(mbarrier)
 
     return execute
@@ -416,7 +423,7 @@ def setmaxnreg(node: Instruction, bind: Binder) -> Execute:
     def execute(warp: "Warp", lanes: Lanes) -> None:
         wanted = target(warp, lanes)
         delta = wanted - warp.registers
-        if wanted % 8 or not 24 <= wanted <= 256 or (delta > 0) != increase and delta:
+        if wanted % 8 or not 24 <= wanted <= 256 or ((delta > 0) != increase and delta):
             warp.checker.report(
                 "setmaxnreg-target", warp.agent, lanes, op, registers=wanted,
                 held=warp.registers,

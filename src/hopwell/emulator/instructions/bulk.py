@@ -97,11 +97,15 @@ def _start(
     barrier: Mbarrier | None = None,
     size: int = 0,
     destination: "Cta | None" = None,
+    payload: str = "",
 ) -> None:
     """Tell the checker what an engine is about to touch, and let it go."""
     checker = warp.checker
     column = None if barrier is None else barrier.column
     handle = checker.issue(warp.agent, lanes, bind.op, kind, description, column)
+    if barrier is not None and barrier.memory.region is not None:
+        where = np.array([barrier.offset], np.int64)
+        checker.mbarrier_use(warp.agent, lanes, bind.op, barrier.memory.region, where, handle)
     for memory, starts, length in reads:
         if memory.region is not None and len(starts):
             checker.engine_read(handle, memory.region, starts, length)
@@ -110,7 +114,7 @@ def _start(
             checker.engine_write(handle, memory.region, starts, length)
     copy = Copy(
         warp, bind.op, kind, handle, fetch, store,
-        barrier=barrier, bytes=size, destination=destination, lanes=lanes,
+        barrier=barrier, bytes=size, destination=destination, lanes=lanes, payload=payload,
     )  # fmt: skip
     for lane in lanes.index.tolist() if barrier is None else ():
         groups = _groups(warp, lane)
@@ -161,9 +165,7 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
                 )  # fmt: skip
                 continue
             begin = _one(warp, source, origin_address, count, lane)
-            barrier, barrier_offset = (
-                completion.barrier_of(warp, lane) if by_barrier else (None, 0)
-            )
+            barrier, barrier_offset = completion.barrier_of(warp, lane) if by_barrier else (None, 0)
             if begin is None or (by_barrier and barrier is None):
                 continue
             chosen = None if mask is None else int(mask(warp)[lane])
@@ -193,7 +195,7 @@ def _destinations(
         cta = warp.cta.cluster.ctas[end[0].rank] if space == "shared" else None
         return [(end, barrier, cta)]
     offset = (address & (1 << layout.RANK_SHIFT) - 1) - layout.SHARED_BASE
-    found = []
+    found: list[tuple[tuple[Memory, int], Mbarrier | None, Cta | None]] = []
     for rank, cta in enumerate(warp.cta.cluster.ctas):
         if multicast >> rank & 1:
             signalled = find_mbarrier(
@@ -229,15 +231,17 @@ def _bulk(
             into[:] = data
         else:
             kind = copy_layout.storage(element)
-            into[:] = copy_layout.reduce(
-                operation, element, into.view(kind), data.view(kind)
-            ).view(np.uint8)
+            into[:] = copy_layout.reduce(operation, element, into.view(kind), data.view(kind)).view(
+                np.uint8
+            )
 
     kind = "tma-reduce" if operation else "tma-store" if to == "global" else "bulk-copy"
+    named, offset = end if to == "global" else begin
     _start(
         warp, lanes, bind, kind, f"bulk copy of {count} bytes", fetch, store,
         [(source, *_rows(first, count))], [(target, *_rows(place, count))],
         barrier=barrier, size=count, destination=cta,
+        payload=f"{named.name} bytes {offset}..{offset + count - 1}",
     )  # fmt: skip
 
 
@@ -279,13 +283,9 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
             if tensor is None:
                 continue
             at = [int(box[lane]) for box in boxes]
-            tile = copy_layout.tile(tensor, at)
-            if where % copy_layout.SHARED_ALIGNMENT:
-                warp.checker.report(
-                    "misaligned-access", warp.agent, lanes_of(1 << lane), bind.op,
-                    address=f"{where:#x}", expected="a multiple of 128 bytes",
-                )  # fmt: skip
+            if not _acceptable(warp, alike, bind, tensor, at, where, loads):
                 continue
+            tile = copy_layout.tile(tensor, at)
             reached = _reached(warp, alike, tensor, tile)
             if reached is None:
                 continue
@@ -300,6 +300,25 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                 _tensor_store(warp, alike, bind, tensor, reached, tile, at, where, operation)
 
     return execute
+
+
+def _acceptable(
+    warp: "Warp", lanes: Lanes, bind: Binder, tensor: Any, at: list[int], where: int, loads: bool
+) -> bool:
+    """Whether the engine takes these operands; an H200 raises ILLEGAL_INSTRUCTION otherwise."""
+    refusals = [
+        ("misaligned-access", "a shared address that is a multiple of 128 bytes", f"{where:#x}",
+         where % copy_layout.SHARED_ALIGNMENT),
+        ("misaligned-access", "a first coordinate at a multiple of 16 bytes", at[0],
+         at[0] * tensor.itemsize % 16),
+        ("out-of-bounds-global", "coordinates of a store that are not negative", tuple(at),
+         not loads and min(at) < 0),
+    ]  # fmt: skip
+    for rule, expected, actual, refused in refusals:
+        if refused:
+            warp.checker.report(rule, warp.agent, lanes, bind.op, expected=expected, actual=actual)
+            return False
+    return True
 
 
 def _map_at(warp: "Warp", lane: int, address: int) -> Any:
@@ -354,7 +373,7 @@ def _tensor_load(
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
         [(target, *_rows(place, tile.bytes))],
-        barrier=barrier, size=tile.bytes, destination=cta,
+        barrier=barrier, size=tile.bytes, destination=cta, payload=f"{memory.name} {tuple(at)}",
     )  # fmt: skip
 
 
@@ -387,6 +406,7 @@ def _tensor_store(
         lambda: copy_layout.read_shared(tile, source.data, place), store,
         [(source, *_rows(place, tile.bytes))],
         [(memory, tile.rows + origin, tile.row_bytes)],
+        size=tile.bytes, payload=f"{memory.name} {tuple(at)}",
     )  # fmt: skip
 
 
@@ -436,6 +456,8 @@ def wait(node: Instruction, bind: Binder) -> Execute:
             done = 0
             while len(queue) > newest:
                 done, copies = queue.popleft()
+                if warp.machine.recorder is not None:
+                    warp.machine.recorder.copies_waited(warp, copies, reading)
                 for copy in copies:
                     if reading:
                         copy.read()
@@ -459,7 +481,7 @@ def cp_async(node: Instruction, bind: Binder) -> Execute:
 
     A source size below the copy's leaves the rest zero. It belongs to the generic proxy.
     """
-    operands = [o for o in node.operands]
+    operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])
     size = bind.uniform(operands[2], "b32")
     ignore = None
@@ -517,7 +539,10 @@ def _copy_lanes(
         for (_, _, offset, n), piece in zip(sources, data, strict=True):
             target.data[offset : offset + n] = piece
 
-    copy = Copy(warp, bind.op, "cp.async", handle, fetch, store, lanes=lanes)
+    copy = Copy(
+        warp, bind.op, "cp.async", handle, fetch, store,
+        bytes=count * lanes.count, lanes=lanes, payload=f"{lanes.count} times {count} bytes",
+    )  # fmt: skip
     for lane in lanes.index.tolist():
         groups = warp.copies.setdefault(lane, BulkGroups())
         groups.open.append(copy)
@@ -558,6 +583,8 @@ def cp_async_wait(node: Instruction, bind: Binder) -> Execute:
             done = 0
             while len(groups.groups) > newest:
                 done, copies = groups.groups.popleft()
+                if warp.machine.recorder is not None:
+                    warp.machine.recorder.copies_waited(warp, copies, False)
                 for copy in copies:
                     warp.machine.land(copy)
             if done:
@@ -580,9 +607,7 @@ def cp_async_arrive(node: Instruction, bind: Binder) -> Execute:
         for lane in lanes.index.tolist():
             groups = warp.copies.setdefault(lane, BulkGroups())
             place = _one(warp, "shared", int(address(warp)[lane]), 8, lane)
-            barrier = (
-                None if place is None else find_mbarrier(warp, lanes_of(1 << lane), *place)
-            )
+            barrier = None if place is None else find_mbarrier(warp, lanes_of(1 << lane), *place)
             if barrier is None:
                 continue
             # Landing the copies here is the latest that this arrival allows them.
@@ -600,6 +625,8 @@ def cp_async_arrive(node: Instruction, bind: Binder) -> Execute:
                 barrier.arriving.join(clock)
             if noinc:
                 barrier.pending -= 1
+                if machine.recorder is not None:
+                    machine.recorder.arrive(warp, barrier, False)
             machine.advance(barrier)
 
     return execute

@@ -87,6 +87,8 @@ def setp(m: Modifiers) -> Compute:
     if m.type.endswith("x2"):
         return Compute(_two(_split(function, m.type), combine), sources, ("pred", "pred"))
     if isinstance(m.node.operands[0], Pair):
+        if m.type in ("f16", "bf16"):
+            raise m.unsupported("one destination")
         return Compute(_opposites(function, combine), sources, ("pred", "pred"))
     if not combine:
         return Compute(function, sources, ("pred",))

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hopwell.emulator.conditions import Yield
+from hopwell.emulator.conditions import Blocked, WarpRound, Yield
 from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.registry import effect
-from hopwell.ptx.nodes import Instruction, Not, Pair, Sink
+from hopwell.ptx.nodes import Instruction, Pair, Sink
 
 if TYPE_CHECKING:
     from hopwell.emulator.warp import Warp
@@ -85,9 +85,14 @@ def bar_warp_sync(node: Instruction, bind: Binder) -> Execute:
     mask = bind.uniform(node.operands[0], "b32")
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        met = warp.gather(lanes, mask(warp, lanes))
-        assert met is not None
-        warp.checker.warp_sync(warp.agent, met)
+        bits, fragment = mask(warp, lanes), warp.fragment
+        if fragment.token is None:
+            fragment.token = warp.arrive(lanes, bits)
+            if fragment.token is None:
+                return
+        if warp.syncs[bits][0] == fragment.token:
+            raise Blocked(WarpRound(warp, bits, fragment.token))
+        fragment.token = None
 
     return execute
 
@@ -236,5 +241,3 @@ def shfl(node: Instruction, bind: Binder) -> Execute:
         flag(warp, lanes, inside)
 
     return execute
-
-

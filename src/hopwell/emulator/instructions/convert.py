@@ -24,6 +24,7 @@ ALL_INTEGERS: Final = ("u8", "s8", *INTEGERS)
 FLOATS: Final = ("f16", "bf16", "f32", "f64")
 PAIRS: Final = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 
+_OCTETS: Final = ("e4m3x2", "e5m2x2")
 _WHOLE: Final = ("rni", "rzi", "rmi", "rpi")
 _PRECISION: Final = {**{name: form.precision for name, form in FORMATS.items()}, "f64": 53}
 
@@ -54,15 +55,23 @@ def to_integer(m: Modifiers) -> Compute:
     if "pack" in m.node.modifiers:
         return _pack(m)
     source = m.choice(*ALL_INTEGERS, *FLOATS)
-    sat = m.flag("sat")
     dtype = TYPES[m.type].dtype
     if source in ALL_INTEGERS:
-        function = conversion.between_integers(TYPES[source].dtype, dtype, sat)
+        function = conversion.between_integers(TYPES[source].dtype, dtype, _clamps(m, source))
         return Compute(function, (source,), (m.type,))
+    m.flag("sat")
     mode = m.choice(*_WHOLE)[:2]
     flushed = flush if source == "f32" and m.flag("ftz") else None
     function = _chain(flushed, DECODE[source], conversion.to_integer(source, dtype, mode))
     return Compute(function, (source,), (m.type,))
+
+
+def _clamps(m: Modifiers, source: str) -> bool:
+    """.sat between integers; PTX has it only where a value can lie outside the result's range."""
+    (low, high), (result_low, result_high) = (
+        conversion.limits(TYPES[name].dtype) for name in (source, m.type)
+    )
+    return (low < result_low or high > result_high) and m.flag("sat")
 
 
 @typed("cvt", (*FLOATS, "tf32"))
@@ -75,6 +84,8 @@ def to_float(m: Modifiers) -> Compute:
     """
     source = m.choice(*ALL_INTEGERS, *FLOATS)
     if source in ALL_INTEGERS:
+        if m.type == "f32":
+            m.flag("ftz")  # no integer is near enough to zero
         mode = m.choice("rn", "rz", "rm", "rp")
         rounded = conversion.from_integer(TYPES[source].dtype, m.type, mode)
         return Compute(_chain(rounded, _saturation(m)), (source,), (m.type,))
@@ -83,11 +94,7 @@ def to_float(m: Modifiers) -> Compute:
 
 def _saturation(m: Modifiers) -> Function | None:
     """.sat on the array that carries the result."""
-    if m.type == "tf32" or not m.flag("sat"):
-        return None
-    if m.type == "bf16":
-        return _chain(DECODE["bf16"], saturate, ENCODE["bf16"])
-    return saturate
+    return saturate if m.type in ("f16", "f32", "f64") and m.flag("sat") else None
 
 
 _FAST: Final[dict[tuple[str, str], Function]] = {
@@ -102,7 +109,8 @@ def _between_floats(m: Modifiers, source: str) -> Function:
     after = flush if ftz and m.type == "f32" else None
     rounding = _rounding(m, source)
     bound = m.type in ("f16", "bf16", "tf32") and source == "f32"
-    relu, finite = bound and m.flag("relu"), bound and m.flag("satfinite")
+    relu = bound and rounding in ("rn", "rz") and m.flag("relu")
+    finite = bound and m.flag("satfinite")
     sat = _saturation(m)
     if rounding == "rn" and (m.type, source) in _FAST and not (relu or finite):
         return _chain(before, _FAST[m.type, source], sat)
@@ -130,8 +138,10 @@ def _rounding(m: Modifiers, source: str) -> str:
         return m.choice("rna", "rn", "rz")
     if source == m.type:
         return m.choice(*_WHOLE, default="")
-    exact = _PRECISION[source] < _PRECISION[m.type] and (source, m.type) != ("bf16", "f16")
-    if exact:
+    if (source, m.type) == ("bf16", "f16"):
+        # More precise, but of smaller range; ptxas takes it with and without.
+        return m.choice("rn", "rz", "rm", "rp", default="rn")
+    if _PRECISION[source] < _PRECISION[m.type]:
         return ""
     return m.choice("rn", "rz", "rm", "rp")
 
@@ -144,16 +154,14 @@ def to_pair(m: Modifiers) -> Compute:
     are reached with .satfinite: what is too large, or infinite, becomes the largest finite one.
     """
     element = PAIRS[m.type]
-    source = m.choice("f32", *PAIRS)
     octets = element in ("e4m3", "e5m2")
+    source = m.choice("f32", *(["f16x2"] if octets else []), *(_OCTETS if element == "f16" else ()))
     finite = octets or source == "f32"
     mode = m.choice("rn") if octets or source != "f32" else m.choice("rn", "rz")
     relu = m.flag("relu")
     satfinite = finite and m.flag("satfinite")
     if octets and not satfinite:
         raise m.unsupported("needs .satfinite")
-    if source != "f32" and octets == (PAIRS[source] in ("e4m3", "e5m2")):
-        raise m.unsupported("not between these types")
     if source == "f32" and mode == "rn" and not (relu or satfinite):
         convert = _FAST[element, "f32"]
     else:

@@ -108,11 +108,9 @@ def _register_root(name: str) -> None:
 
 
 def _gross(m: Modifiers, name: str) -> Compute:
-    """.approx.ftz.f64: from and to the upper 32 bits; NaN becomes canonical."""
-    if not m.flag("ftz"):
-        raise m.unsupported("needs .ftz")
-    function = approximate.gross(name)
-    return same(lambda a: canonical(function(a)), m.type, 1)
+    """.approx.ftz.f64: from and to the upper 32 bits."""
+    m.choice("ftz")
+    return same(approximate.gross(name), m.type, 1)
 
 
 _register_root("rcp")
@@ -162,7 +160,7 @@ for _name in ("sin", "cos", "lg2", "ex2", "tanh"):
 
 def select(m: Modifiers, name: str, ftz: bool) -> Function:
     """min or max with .NaN, .xorsign.abs; sources flushed under .ftz."""
-    function = SELECT[name, m.flag("NaN")]
+    function: Function = SELECT[name, m.flag("NaN")]
     if m.flag("xorsign"):
         m.choice("abs")
         function = by_magnitude(function)
@@ -177,14 +175,18 @@ def _register_select(name: str) -> None:
     def extreme(m: Modifiers) -> Compute:
         """d = min or max of a, b (and c): a NaN loses, wins with .NaN; -0 is less than +0.
 
-        .xorsign.abs compares magnitudes and gives the product of the signs.
+        .xorsign.abs compares magnitudes and gives the product of the signs; three sources have
+        .abs alone.
         """
         if m.type == "f64":
             return same(SELECT[name, False], m.type, 2)
-        function = select(m, name, _ftz(m))
         if len(m.node.operands) < 4:
-            return same(function, m.type, 2)
-        return same(lambda a, b, c: function(function(a, b), c), m.type, 3)
+            return same(select(m, name, _ftz(m)), m.type, 2)
+        if "xorsign" in m.node.modifiers:
+            raise m.unsupported(".xorsign takes two sources")
+        function = select(m, name, _ftz(m))
+        size = np.abs if m.flag("abs") else np.positive
+        return same(lambda a, b, c: function(function(size(a), size(b)), size(c)), m.type, 3)
 
 
 _register_select("min")

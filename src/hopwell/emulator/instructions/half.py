@@ -13,10 +13,9 @@ from hopwell.emulator.instructions.floating import finished, select
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import odd_sum
+from hopwell.emulator.numerics.arithmetic import sum_bf16
 from hopwell.emulator.numerics.bits import Array, rectify
 from hopwell.emulator.numerics.formats import bf16_to_f32, f32_to_bf16_exactly
-from hopwell.emulator.numerics.rounding import BF16, quantise
 from hopwell.emulator.registry import Compute
 
 HALVES: Final = ("f16", "f16x2", "bf16", "bf16x2")
@@ -41,10 +40,6 @@ def on_halves(m: Modifiers, function: Function, count: int) -> Compute:
     return same(function, m.type, count)
 
 
-def _to_bf16(exact: Array) -> Array:
-    return quantise(exact, BF16, "rn").astype(np.float32)
-
-
 def _wide(x: Array) -> Array:
     return x.astype(np.float64)
 
@@ -58,11 +53,13 @@ _F16: Final[dict[str, Function]] = {
     "mul": np.multiply,
     "fma": lambda a, b, c: (_wide(a) * _wide(b) + _wide(c)).astype(np.float16),
 }
+_MINUS_ZERO: Final = np.array(-0.0)
 _BF16: Final[dict[str, Function]] = {
-    "add": lambda a, b: _to_bf16(odd_sum(_wide(a), _wide(b), "rn")),
-    "sub": lambda a, b: _to_bf16(odd_sum(_wide(a), -_wide(b), "rn")),
-    "mul": lambda a, b: _to_bf16(_wide(a) * _wide(b)),
-    "fma": lambda a, b, c: _to_bf16(odd_sum(_wide(a) * _wide(b), _wide(c), "rn")),
+    "add": lambda a, b: sum_bf16(_wide(a), _wide(b)),
+    "sub": lambda a, b: sum_bf16(_wide(a), -_wide(b)),
+    # Minus zero changes no sum.
+    "mul": lambda a, b: sum_bf16(_wide(a) * _wide(b), _MINUS_ZERO),
+    "fma": lambda a, b, c: sum_bf16(_wide(a) * _wide(b), _wide(c)),
 }
 
 
@@ -92,10 +89,7 @@ def _register_select(name: str) -> None:
     @typed(name, HALVES)
     def extreme(m: Modifiers) -> Compute:
         """d = min or max, as for float32."""
-        function = select(m, name, not _is_bf16(m) and m.flag("ftz"))
-        if len(m.node.operands) < 4:
-            return on_halves(m, function, 2)
-        return on_halves(m, lambda a, b, c: function(function(a, b), c), 3)
+        return on_halves(m, select(m, name, not _is_bf16(m) and m.flag("ftz")), 2)
 
 
 _register_select("min")
@@ -121,14 +115,14 @@ def _register_approximation(name: str) -> None:
         """d = 2**a or tanh(a), approximately: see BOUNDS. ex2 of bf16 is always .ftz."""
         m.choice("approx")
         bf16 = _is_bf16(m)
-        if name == "ex2" and bf16 and "ftz" not in m.node.modifiers:
-            raise m.unsupported("needs .ftz")
-        ftz = name == "ex2" and m.flag("ftz")
+        ftz = name == "ex2" and bf16
+        if ftz:
+            m.choice("ftz")
         exact = approximate.FUNCTIONS[name]
 
         def function(a: Array) -> Array:
             value = exact(_wide(a))
-            return _to_bf16(value) if bf16 else value.astype(np.float16)
+            return sum_bf16(value, _MINUS_ZERO) if bf16 else value.astype(np.float16)
 
         return on_halves(m, finished(function, "f32" if bf16 else "f16", ftz), 1)
 

@@ -73,7 +73,7 @@ def _by_table(table: int) -> Callable[[Array, Array, Array], Array]:
 def lop3(m: Modifiers) -> Compute:
     """d = any function of three bits, given by its table immLut.
 
-    With .and, .or or .xor, and a predicate q as the last source: the second destination is
+    With .and or .or, and a predicate q as the last source: the second destination is
     (d != 0) op q. PTX ISA 9.7.8.6.
     """
     table = m.node.operands[4]
@@ -81,7 +81,7 @@ def lop3(m: Modifiers) -> Compute:
         raise m.unsupported("the table has to be a constant")
     function = _by_table(int(table.value))
     sources = ("b32", "b32", "b32", "u32")
-    boolean = m.choice(*_BINARY, default="")
+    boolean = m.choice("and", "or", default="")
     if not boolean:
         return Compute(lambda a, b, c, _: function(a, b, c), sources, ("b32",))
     combine = _BINARY[boolean]

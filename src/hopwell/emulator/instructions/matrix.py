@@ -81,7 +81,13 @@ def mma(node: Instruction) -> Compute:
         b = matrix_layout.b_fragment(np.stack(registers[a_end:b_end]), form.b_type)
         c = wgmma_layout.accumulators_to_matrix(np.stack(registers[b_end:]), form.accumulator)
         result = multiply(
-            a, b, c, form.a_type, form.b_type, form.accumulator, saturate=form.saturate,
+            a,
+            b,
+            c,
+            form.a_type,
+            form.b_type,
+            form.accumulator,
+            saturate=form.saturate,
             fp8_fraction_bits=None,  # the reduced precision is wgmma's
         )
         return tuple(wgmma_layout.matrix_to_accumulators(result, form.accumulator))

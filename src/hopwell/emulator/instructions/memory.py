@@ -95,26 +95,26 @@ def _locate_shared(
         return
     ranks = active >> layout.RANK_SHIFT
     for rank in np.unique(ranks).tolist():
-        chosen = ranks == rank
-        part = lanes_of(sum(1 << int(i) for i in lanes.index[chosen]))
         ctas = cta.cluster.ctas
         peer = ctas[rank] if 0 <= rank < len(ctas) else None
-        memory = None if peer is None else peer.shared
-        inside = active[chosen] - (0 if memory is None else memory.base)
-        if memory is None or int(inside.min()) < 0 or int(inside.max()) + size > memory.size:
-            _outside(warp, "shared", (None, part, inside), addresses, size)
-            yield None, part, inside
+        offsets = active - (0 if peer is None else peer.shared.base)
+        chosen = ranks == rank
+        inside = chosen & (offsets >= 0)
+        inside &= False if peer is None else offsets + size <= peer.shared.size
+        if not inside[chosen].all():
+            wrong = chosen & ~inside
+            part = lanes_of(sum(1 << int(lane) for lane in lanes.index[wrong]))
+            _outside(warp, "shared", (None, part, offsets[wrong]), addresses, size)
+            yield None, part, offsets[wrong]
+        if peer is None or not inside.any():
             continue
-        if peer is not None and not peer.alive:
-            warp.checker.report(
-                "peer-cta-gone", warp.agent, part, warp.op, peer=str(peer.index)
-            )
-        yield memory, part, inside
+        part = lanes_of(sum(1 << int(lane) for lane in lanes.index[inside]))
+        if not peer.alive:
+            warp.checker.report("peer-cta-gone", warp.agent, part, warp.op, peer=str(peer.index))
+        yield peer.shared, part, offsets[inside]
 
 
-def _outside(
-    warp: "Warp", space: str, part: Part, addresses: NDArray[np.int64], size: int
-) -> None:
+def _outside(warp: "Warp", space: str, part: Part, addresses: NDArray[np.int64], size: int) -> None:
     lanes = part[1]
     first = int(addresses[lanes.first])
     warp.checker.report(
@@ -344,12 +344,14 @@ def fence(node: Instruction, bind: Binder) -> Execute:
         raise bind.fail(f"proxy {modifiers[1]}")
     if modifiers[0] == "mbarrier_init":
         # Orders initialisations of mbarriers before their use, by the async proxy too.
-        return lambda warp, lanes: warp.checker.proxy_fence(warp.agent, lanes)
+        return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, "mbarrier_init", "cluster")
     if node.name == "membar":
         scope = {"cta": "cta", "gl": "gpu", "sys": "sys"}[modifiers[0]]
         semantics = "sc"
     else:
-        semantics = next((m for m in modifiers if m in ("sc", "acq_rel", "acquire", "release")), "sc")
+        semantics = next(
+            (m for m in modifiers if m in ("sc", "acq_rel", "acquire", "release")), "sc"
+        )
         scope = next((m for m in modifiers if m in _SCOPES), "gpu")
     return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, semantics, scope)
 

@@ -50,7 +50,7 @@ def _unpack(m: Modifiers, vector: Vector) -> Compute:
     return Compute(unpack, (m.type,), (element,) * count)
 
 
-@typed("mov", ("pred", *BITS, "b128", *INTEGERS, "f16", "bf16", "f16x2", "bf16x2", "f32", "f64"))
+@typed("mov", ("pred", *BITS, "b128", *INTEGERS, "f32", "f64"))
 def mov(m: Modifiers) -> Compute:
     """d = a. With a vector on one side: element 0 is the lowest part of the other side."""
     destination, source = m.node.operands

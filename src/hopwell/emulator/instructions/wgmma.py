@@ -130,6 +130,8 @@ def wgmma_mma(node: Instruction, bind: Binder) -> Execute:
         state.open.append(product)
         state.accumulators.update(dict.fromkeys(accumulators, product))
         state.operands.update(dict.fromkeys(a_registers, product))
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.wgmma(warp, op)
         if warp.machine.policy.lands_at_issue():
             _perform_until(warp, state, product)
 

@@ -30,13 +30,14 @@ class Bound(NamedTuple):
 
 BOUNDS: Final[dict[str, Bound]] = {
     "rcp.approx.f32": Bound(ulp=1),
-    "rcp.approx.ftz.f64": Bound(relative=2.0**-19, range="the upper 32 bits of the result"),
+    "rcp.approx.ftz.f64": Bound(relative=2.0**-19, range="not stated by PTX"),
     "rsqrt.approx.f32": Bound(relative=2.0**-22.9),
     "rsqrt.approx.f64": Bound(relative=2.0**-51, range="not stated by PTX"),
-    "rsqrt.approx.ftz.f64": Bound(relative=2.0**-19, range="the upper 32 bits of the result"),
+    "rsqrt.approx.ftz.f64": Bound(relative=2.0**-19, range="not stated by PTX"),
     "sqrt.approx.f32": Bound(relative=2.0**-23),
     "div.approx.f32": Bound(ulp=2, range="2**-126 <= |b| <= 2**126"),
     "div.full.f32": Bound(ulp=2),
+    # 2**-14.7 from -100 pi to 100 pi, and no promise beyond.
     "sin.approx.f32": Bound(absolute=2.0**-20.5, range="-2 pi to 2 pi"),
     "cos.approx.f32": Bound(absolute=2.0**-20.5, range="-2 pi to 2 pi"),
     "lg2.approx.f32": Bound(relative=2.0**-22, absolute=2.0**-22, range="absolute in (0.5, 2)"),
@@ -79,15 +80,16 @@ def in_float32(name: str) -> Callable[[Array], Array]:
 
 def gross(name: str) -> Callable[[Array], Array]:
     """``name`` on float64 as ``.approx.ftz.f64`` has it: the low 32 bits of argument and result
-    are zero, and subnormal numbers are zeros of the same sign."""
+    are zero, subnormal numbers are zeros of the same sign, and NaN is 0x7fffffff00000000."""
     function = FUNCTIONS[name]
     upper = np.uint64(0xFFFFFFFF_00000000)
     tiny = np.finfo(np.float64).tiny
+    nan = np.array(0x7FFFFFFF_00000000, np.uint64).view(np.float64)
 
     def apply(x: Array) -> Array:
         argument = (x.view(np.uint64) & upper).view(np.float64)
         value = function(argument * (np.abs(argument) >= tiny))
         cut = (value.view(np.uint64) & upper).view(np.float64)
-        return cut * (np.abs(cut) >= tiny)
+        return np.where(cut != cut, nan, cut * (np.abs(cut) >= tiny))
 
     return apply

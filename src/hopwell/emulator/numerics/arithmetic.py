@@ -8,15 +8,19 @@ two bits.
 from collections.abc import Callable
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from hopwell.emulator.numerics import exact
 from hopwell.emulator.numerics.bits import Array
-from hopwell.emulator.numerics.rounding import narrow, to_odd, two_sum
+from hopwell.emulator.numerics.rounding import BF16, narrow, quantise, to_odd, two_sum
 
-_LOW = np.array([0x1FFFFFFF], np.int64)
-_HALF = np.array([0x10000000], np.int64)
-_TINY = np.array([2.0**-126])
-_SPLIT = np.array([2.0**27 + 1])
+# Arrays without dimensions: NumPy spends the least on them.
+_LOW = np.array(0x1FFFFFFF, np.int64)
+_HALF = np.array(0x10000000, np.int64)
+_TINY = np.array(2.0**-126)
+_SPLIT = np.array(2.0**27 + 1)
+_LOW_16 = np.array(0xFFFF, np.uint32)
+_HALF_16 = np.array(0x8000, np.uint32)
 _SMALL, _LARGE = 2.0**-480, 2.0**480
 
 
@@ -69,11 +73,23 @@ def fma32_nearest(a: Array, b: Array, c: Array) -> Array:
     wide = c.astype(np.float64)
     product = a.astype(np.float64) * b.astype(np.float64)
     total = product + wide
-    if np.count_nonzero((total.view(np.int64) & _LOW) == _HALF) or np.count_nonzero(
-        np.abs(total) < _TINY
-    ):
+    ties = np.count_nonzero((total.view(np.int64) & _LOW) == _HALF)
+    small = np.count_nonzero(np.abs(total) < _TINY)
+    # A sum of zero is exact.
+    if ties or (small and small > len(total) - np.count_nonzero(total)):
         total = to_odd(*two_sum(product, wide))
     return total.astype(np.float32)
+
+
+def sum_bf16(a: Array, b: Array) -> Array:
+    """``a + b``, float64, as bf16 to nearest in one rounding, held in float32.
+
+    Rounding to float32 first errs only where the result looks like a tie of bf16.
+    """
+    nearest = (a + b).astype(np.float32)
+    if np.count_nonzero((nearest.view(np.uint32) & _LOW_16) == _HALF_16):
+        return quantise(to_odd(*two_sum(a, b)), BF16, "rn").astype(np.float32)
+    return nearest.astype(bfloat16).astype(np.float32)
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:

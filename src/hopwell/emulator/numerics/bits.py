@@ -8,20 +8,21 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 NAN: Final[dict[str, Array]] = {
-    "f16": np.array([0x7FFF], np.uint16).view(np.float16),
-    "f32": np.array([0x7FFFFFFF], np.uint32).view(np.float32),
-    "f64": np.array([0x7FF8000000000000], np.uint64).view(np.float64),
+    "f16": np.array(0x7FFF, np.uint16).view(np.float16),
+    "f32": np.array(0x7FFFFFFF, np.uint32).view(np.float32),
+    "f64": np.array(0x7FF8000000000000, np.uint64).view(np.float64),
 }
-"""What an operation gives for NaN; PTX leaves the payload open, these are the hardware's."""
+"""What an operation gives for NaN. Those of f16 and f32 are the hardware's; float64 operations
+keep a payload, so that this one arises in conversions alone."""
 
 _NAN_OF: Final = {value.dtype: value for value in NAN.values()}
 
 _SMALLEST_NORMAL: Final = {
-    value.dtype: np.array([np.finfo(value.dtype).tiny], value.dtype) for value in NAN.values()
+    value.dtype: np.array(np.finfo(value.dtype).tiny, value.dtype) for value in NAN.values()
 }
 
-_ZERO: Final = {value.dtype: np.zeros(1, value.dtype) for value in NAN.values()}
-_ONE: Final = {value.dtype: np.ones(1, value.dtype) for value in NAN.values()}
+_ZERO: Final = {value.dtype: np.array(0, value.dtype) for value in NAN.values()}
+_ONE: Final = {value.dtype: np.array(1, value.dtype) for value in NAN.values()}
 
 
 def canonical(fresh: Array) -> Array:
@@ -37,8 +38,9 @@ def canonical(fresh: Array) -> Array:
 
 
 def flush(x: Array) -> Array:
-    """Subnormal numbers become zeros of the same sign."""
-    return x * (np.abs(x) >= _SMALLEST_NORMAL[x.dtype])
+    """Subnormal numbers become zeros of the same sign. Gives ``x`` itself where none is small."""
+    kept = np.abs(x) >= _SMALLEST_NORMAL[x.dtype]
+    return x if np.count_nonzero(kept) == len(x) else x * kept
 
 
 def saturate(x: Array) -> Array:

@@ -94,6 +94,14 @@ def _overflow(x: Array, form: Format, mode: str) -> Array:
 
 def narrow(x: Array, mode: str) -> Array:
     """float64 to float32 in one rounding."""
+    nearest = x.astype(np.float32)
     if mode == "rn":
-        return x.astype(np.float32)
-    return quantise(x, F32, mode).astype(np.float32)
+        return nearest
+    # One step back where that overshot; steps of the bits go away from zero.
+    bits, value = nearest.view(np.int32), nearest.astype(np.float64)
+    if mode == "rz":
+        bits = bits - (np.abs(value) > np.abs(x))
+    else:
+        outwards = bits >> 31 | 1
+        bits = bits - outwards * (value > x) if mode == "rm" else bits + outwards * (value < x)
+    return bits.view(np.float32)

@@ -478,7 +478,7 @@ def test_copy_that_outlives_its_cta() -> None:
         for mate in scene.warps[:4]:
             assert scene.rules == []
             scene.checker.exit(mate, FULL)
-        assert scene.rules == ([] if waited else ["copy-outlives-cta"])
+        assert scene.rules == ([] if waited else ["dangling-copy"])
 
 
 def test_machine_reports_take_the_same_way() -> None:

@@ -55,7 +55,7 @@ def test_failing(pair: Pair) -> None:
         assert {group.rule for group in run.groups} == {pair.rule}, f"seed {run.seed}"
         for group in run.groups:
             _sides(pair, group)
-            assert pair.missing in group.example.missing
+            assert pair.says(group.example.missing), group.example.missing
             assert group.example.ptx_section.startswith("PTX ISA")
     assert not report.clean
 

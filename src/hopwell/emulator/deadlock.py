@@ -69,6 +69,7 @@ class MbarrierWait:
         parity: operand of a wait by parity, else None.
         seen: the last phase that this waiter found complete before, None for none.
         owner_exited: whether the barrier belongs to a CTA that has exited.
+        ever_armed: whether any phase of it ever expected bytes.
     """
 
     name: str
@@ -81,17 +82,19 @@ class MbarrierWait:
     parity: int | None = None
     seen: int | None = None
     owner_exited: bool = False
+    ever_armed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NamedBarrierWait:
-    """A wait at a named barrier: the threads that it expects, those that have arrived, and the
-    counts that the participants gave (more than one is an error)."""
+    """A wait at a named barrier: the threads that it expects, those that have arrived, the counts
+    that the participants gave (more than one is an error), and a rule that they broke before."""
 
     number: int
     expected: int
     arrived: int
     counts: tuple[int, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,10 @@ def explain(waiters: Iterable[Waiter]) -> WaitForGraph:
 _MOST_TELLING_FIRST = (
     "register-pool-exhausted",
     "named-barrier-count",
+    "named-barrier-divergence",
+    "setmaxnreg-divergence",
     "barrier-never-armed",
+    "expected-bytes-too-few",
     "expected-bytes-too-many",
     "stale-phase",
     "peer-cta-gone",
@@ -255,13 +261,19 @@ def _mbarrier(wait: MbarrierWait, waiter: Waiter) -> tuple[str, str]:
     )
     if wait.owner_exited:
         return "peer-cta-gone", f"{words}: the CTA that owns it has exited"
-    if wait.seen is not None and wait.awaited >= wait.seen + 2:
+    if wait.parity is not None and wait.seen is not None and wait.awaited >= wait.seen + 2:
         return "stale-phase", (
             f"{words}. It last found phase {wait.seen} complete: phase {wait.seen + 1} went by "
             "without it, or its parity was not flipped"
         )
+    if wait.parity is not None and wait.seen is None and wait.awaited >= 2:
+        return "stale-phase", (
+            f"{words}. It never found a phase of it complete: phases 0 to {wait.awaited - 1} went "
+            "by without it"
+        )
     if wait.pending_bytes < 0:
-        return "barrier-never-armed", (
+        rule = "expected-bytes-too-few" if wait.ever_armed else "barrier-never-armed"
+        return rule, (
             f"{words}: copies brought {-wait.pending_bytes} bytes that no expect_tx announced"
         )
     if wait.pending_bytes > 0 and not wait.copies_in_flight and not wait.pending_arrivals:
@@ -294,6 +306,8 @@ def _named(wait: NamedBarrierWait, waiter: Waiter) -> tuple[str, str]:
     words = (
         f"at named barrier {wait.number}: {wait.arrived} of {wait.expected} threads have arrived"
     )
+    if wait.fault and wait.fault != "named-barrier-count":
+        return wait.fault, f"{words}, after one that arrived twice in a round"
     if len(set(wait.counts)) > 1:
         counts = ", ".join(map(str, sorted(set(wait.counts))))
         return "named-barrier-count", f"{words}; its participants gave different counts: {counts}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopwell.emulator.hazards.classify import Conflict
+from hopwell.emulator.hazards.classify import Conflict, latest_known
 from hopwell.emulator.hazards.clocks import WARP_STRIDE, Clock, WarpClock
 from hopwell.emulator.hazards.events import (
     ATOMIC_ENGINES,
@@ -163,6 +163,16 @@ class Checker:
         before = warp.waits.get(column)
         fresh = time >= 0 if before is None else time > before.time
         warp.waits[column] = Wait(time, warp.clock.stamp(), fresh)
+
+    def stamp(self, w: int) -> int:
+        """The time of something that the warp does now, for :meth:`knows`."""
+        return self._warps[w].clock.stamp()
+
+    def knows(self, w: int, other: int, time: int) -> bool:
+        """Whether a lane of warp ``w`` has learned of what a lane of ``other`` did at ``time``."""
+        clock = self._warps[w].clock
+        views = [clock.general, *(single.general for single in clock.single.values())]
+        return any(latest_known(view, self._warps[other]) >= time for view in views)
 
     # 3. Generic accesses
 
@@ -357,15 +367,44 @@ class Checker:
         warp.clock.alive &= ~lanes.bits & FULL_MASK
         mates = [other for other in self._warps.values() if other.cta == warp.cta]
         if not any(other.clock.alive for other in mates):
+            self._peers(warp.cta)
             self._prune(warp.cta)
             for a in self._open.pop(warp.cta, {}).values():
                 self._findings.single(
-                    "copy-outlives-cta",
+                    a.short or "dangling-copy",
                     a.op.pc,
                     plain_access(a.warp, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
                     {},
                 )
+
+    def _peers(self, cta: Cta) -> None:
+        """Accesses to the shared memory of a CTA that ends, by CTAs whose end it has not awaited."""
+        mates = [warp for warp in self._warps.values() if warp.cta == cta]
+        for region in self._regions:
+            arrays = region.arrays()
+            if region.cta != cta or arrays[0] is None:
+                continue
+            numbers = set(distinct(arrays[0]))
+            if arrays[1] is not None:
+                numbers.update(*(self._sets[old] for old in distinct(arrays[1])))
+            for event in filter(None, map(self._events.get, sorted(numbers))):
+                if event.warp.cta == cta or event.handle is not None:
+                    continue
+                if not any(self.knows(mate.id, event.warp.id, event.time) for mate in mates):
+                    self._findings.single(
+                        "peer-cta-gone",
+                        event.op.pc,
+                        access(
+                            event,
+                            event.first_offset,
+                            event.first_offset + event.size,
+                            event.lanes.first,
+                        ),
+                        f"{cta_name(cta)} may exit before this {event.kind}: nothing that its "
+                        "peer released after it reaches a warp of the CTA",
+                        {},
+                    )
 
     def _prune(self, cta: Cta) -> None:
         """Forget operations on the CTA's shared memory that a warp of it knows to be complete."""

@@ -96,6 +96,7 @@ class AsyncOp:
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     landed: bool = False
     fills: bool = False  # writes shared memory
+    short: str = ""  # the rule that its barrier's expected bytes break, as the machine sees it
     verdicts: dict[int, str] = field(default_factory=dict)  # per reading warp: rule already given
 
     @property

@@ -83,8 +83,9 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
 def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
-    earlier = next((o for w, _, o in named.warps if w is warp), None)
-    if earlier is not None:
+    # To arrive and then wait in one round is legal: so does who gives itself the first turn.
+    earlier = next((o for w, waits, o in named.warps if w is warp and not waits), None)
+    if earlier is not None and action == "arrive":
         named.faults.append("named-barrier-divergence")
         checker.report(
             "named-barrier-divergence", warp.agent, lanes, op, first=earlier, barrier=who,
@@ -117,6 +118,12 @@ def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, actio
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))
     named.participants[warp] = op
+    if named.arrived >= named.threads and not any(waits for _, waits, _ in named.warps):
+        checker.report(
+            "named-barrier-divergence", warp.agent, lanes, op, first=named.warps[0][2],
+            barrier=who, missing=f"round {named.round} of {who} is complete by arrivals alone, "
+            "and lets nobody go: who waits there comes too late for it",
+        )  # fmt: skip
     warp.machine.version += 1
     if warp.machine.recorder is not None:
         warp.machine.recorder.named(warp, named, action, op)

@@ -16,6 +16,7 @@ from tests.emulator.snippets.library import library
 
 from hopwell.emulator import mutate
 from hopwell.emulator.mutate import OPERATORS, Matrix, Mutant, Outcome, Row, mutants
+from hopwell.errors import InputError
 from hopwell.ptx.parser import parse
 
 #: Snippets that hold what every operator changes.
@@ -113,24 +114,34 @@ def test_a_count_of_one_is_not_lowered() -> None:
 
 
 def test_the_matrix_names_what_kills(tmp_path: Path) -> None:
-    launch, _ = launch_of(library()["bulk/ring"])
+    name = "bulk/load to shared::cta"
+    launch, _ = launch_of(library()[name])
     judged = mutate.judge(launch, seeds=2)
-    assert judged(launch.ptx).right
+    assert judged(launch.ptx).killed_by == "survived"
     chosen = [
-        _one("bulk/ring", "arrive removed"),  # of the producer: nobody is told of its bytes
-        _one("bulk/ring", "bytes changed", "16 bytes more"),
-        _one("bulk/ring", "init removed"),
+        _one(name, "wait removed"),
+        _one(name, "bytes changed", "16 bytes more"),
+        _one(name, "init removed"),
     ]
     seen: list[Row] = []
     matrix = mutate.run(chosen, judged, "a hash", processes=2, finished=seen.append)
     assert [row.key for row in matrix.rows] == [mutant.key for mutant in chosen]
     assert sorted(row.key for row in seen) == sorted(row.key for row in matrix.rows)
     assert matrix.survivors == ()
+    assert "bytes-in-flight" in matrix.rows[0].outcome.rules
+    assert matrix.rows[1].outcome.killed_by in ("hazard", "deadlock")
     assert "uninitialised-barrier" in matrix.rows[2].outcome.rules
     record = tmp_path / "matrix.json"
     matrix.write(record)
     assert Matrix.read(record) == matrix
     assert matrix.to_json()["killed"] == 3
+
+
+def test_what_is_not_clean_is_not_judged() -> None:
+    launch, _ = launch_of(library()["bulk/load to shared::cta"])
+    broken = _one("bulk/load to shared::cta", "wait removed")
+    with pytest.raises(InputError, match="a run without hazards"):
+        mutate.judge(dataclasses.replace(launch, ptx=broken.text))
 
 
 def test_every_end_is_told_apart() -> None:

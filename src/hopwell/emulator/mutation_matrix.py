@@ -13,6 +13,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopwell.errors import InputError
+
 if TYPE_CHECKING:
     from hopwell.emulator.capture.launch import Launch
     from hopwell.emulator.mutate import Mutant
@@ -164,13 +166,23 @@ def judge(
         right: whether the memory of a finished launch is right. By default, whether every buffer
             holds the bits that the original leaves.
         seeds, options: passed to :func:`hopwell.emulator.emulate`.
+
+    Raises:
+        InputError: the original has hazards, or does not end.
     """
     from hopwell.emulator.api import emulate
 
     seeds = seeds if isinstance(seeds, int) else tuple(seeds)
+    reference = launch.copy()
+    report = emulate(reference, seeds=1, **options)
+    if not report.clean:
+        raise InputError(
+            f"launch of {launch.kernel} to be mutated",
+            expected="a run without hazards",
+            actual=report.rules or "a deadlock",
+            consequence="Every mutant would be called killed by what the original does too.",
+        )
     if right is None:
-        reference = launch.copy()
-        emulate(reference, seeds=1, hazards=False)
         expected = [buffer.array.tobytes() for buffer in reference.buffers]
 
         def right(finished: Launch) -> bool:

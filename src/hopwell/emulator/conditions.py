@@ -27,6 +27,7 @@ class MbarrierPhase(Condition):
 
     barrier: "Mbarrier"
     awaited: int
+    parity: int | None = None
     may_time_out = True
 
     def ready(self) -> bool:

@@ -66,6 +66,14 @@ class Program:
         names = sorted(self.register_names.get(slot, "?") for slot in slots)
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
+    def variable_at(self, space: str, address: int) -> str:
+        """The variable that holds an address, with the bytes from its start; "" for none."""
+        for name, place in self.symbols.items():
+            offset = address - place.address
+            if place.space == space and 0 <= offset < place.size:
+                return f"{name}+{offset}" if offset else name
+        return ""
+
     def directive(self, name: str) -> tuple[int, ...] | None:
         """A directive's integers, e.g. ``reqntid``; None where it is not given."""
         found = self.function.directives.get(name)

@@ -68,7 +68,8 @@ class Pair:
         name: tells apart several pairs of one rule.
         template: the body, with marked differences and marked sides.
         result: the clean kernel's output, from the input: uint32 (512,) to uint32 (n,).
-        missing: a part of what the report has to say about the missing edge.
+        missing: what the report has to say about the missing edge: a part of it, or one of
+            several.
         shared: declarations at module level.
         options: passed to ``emulate``.
     """
@@ -77,7 +78,7 @@ class Pair:
     name: str
     template: str
     result: Callable[[Words], Any]
-    missing: str = ""
+    missing: str | tuple[str, ...] = ""
     shared: str = ""
     directives: str = ""
     grid: int = 1
@@ -90,6 +91,11 @@ class Pair:
     def id(self) -> str:
         """As tests are called."""
         return f"{self.rule}: {self.name}" if self.name else self.rule
+
+    def says(self, words: str) -> bool:
+        """Whether ``words`` about the missing edge are the expected ones."""
+        parts = (self.missing,) if isinstance(self.missing, str) else self.missing
+        return any(part in words for part in parts)
 
     def ptx(self, failing: bool) -> str:
         """The text of one side."""

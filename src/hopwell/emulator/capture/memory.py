@@ -78,9 +78,11 @@ def live_extents(addresses: Iterable[int]) -> Iterator[Extent]:
     count = 0
     if not wanted:
         return
+    torch = sys.modules.get("torch")
+    kind = torch.Tensor if torch is not None else ()
     for value in gc.get_objects():
         # type(), not isinstance(): objects may compute their class when they are asked.
-        if not _is_torch_tensor_type(type(value)) or not _on_cpu(value):
+        if not issubclass(type(value), kind) or not _on_cpu(value):
             continue
         storage = value.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
@@ -89,11 +91,6 @@ def live_extents(addresses: Iterable[int]) -> Iterator[Extent]:
             wanted -= found
             count += 1
             yield Extent(f"memory {count}", start, end, storage)
-
-
-def _is_torch_tensor_type(kind: type) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(kind, torch.Tensor)
 
 
 def _on_cpu(tensor: Any) -> bool:

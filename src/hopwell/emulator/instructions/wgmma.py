@@ -115,6 +115,7 @@ def wgmma_mma(node: Instruction, bind: Binder) -> Execute:
             warp.checker.report("wgmma-divergence", warp.agent, lanes, op)
             return
         state = state_of(warp)
+        warp.cta.unison("wgmma-divergence", warp).step(warp, op)
         _check_fence(warp, state, registers, accumulators, form, op)
         a = indices[1] if a_descriptor is None else _descriptor(a_descriptor(warp, lanes))
         b = _descriptor(b_descriptor(warp, lanes))
@@ -170,7 +171,7 @@ def _check_fence(
         return
     touched = registers & state.unfenced.keys()
     if touched:
-        slot = next(iter(touched))
+        slot = max(touched, key=lambda slot: (state.unfenced[slot].pc, slot))
         warp.checker.report(
             "missing-wgmma-fence", warp.agent, FULL, op, first=state.unfenced[slot],
             missing="no wgmma.fence between the write of the register and this instruction",
@@ -311,7 +312,7 @@ def check_registers(warp: "Warp", op: DecodedOp) -> None:
 def _report(
     warp: "Warp", op: DecodedOp, rule: str, touched: frozenset[Slot], held: dict[Slot, Product]
 ) -> None:
-    product = held[next(iter(touched))]
+    product = max((held[slot] for slot in touched), key=lambda product: product.op.pc)
     warp.checker.report(
         rule, warp.agent, warp.fragment.lanes, op, first=product.op,
         missing="no wgmma.wait_group that covers the instruction's group in between",

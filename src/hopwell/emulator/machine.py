@@ -461,7 +461,7 @@ class Machine:
         for unison in cta.unisons.values():
             unison.finish()
         for barrier in cta.shared.barriers.values():
-            check_at_exit(barrier, self.checker)
+            check_at_exit(barrier, cta, self.checker)
         self._resident -= 1
         self._start_clusters()
 

@@ -211,10 +211,10 @@ _BARRIERS = {
         "Every path of every group must make the same calls in the same order.",
     ),
     "dangling-arrival": Rule(
-        "arrivals are left over at exit",
+        "an arrival at a CTA of the cluster that may have exited",
         _ARRIVE,
-        "The kernel ends with a phase that some have arrived on and nobody will complete.",
-        "A cluster peer hangs, or the barrier's memory is written after its CTA is gone.",
+        "Nothing keeps the CTA that owns the mbarrier until the arrival has come.",
+        "The arrival hits memory that the next CTA uses, or faults.",
         "Let the producer wait for the last releases of every stage before it exits.",
     ),
     "peer-cta-gone": Rule(

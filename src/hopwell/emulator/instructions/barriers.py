@@ -16,7 +16,7 @@ from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
@@ -298,7 +298,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                 mbarrier.memory.rank != warp.cta.rank
                 and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
             ):
-                checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
+                report_dangling(mbarrier, warp, who, op)
                 continue
             mbarrier.arrive(warp, who, op, checker.stamp(warp.agent))
             clock: Clock | None

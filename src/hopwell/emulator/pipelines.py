@@ -1,7 +1,7 @@
 """Counts of what happened at each mbarrier and named barrier, with the identity of the data."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,8 +127,9 @@ class Pipelines:
     def __init__(self) -> None:
         self._stages: dict[Mbarrier, Stage] = {}
 
-    def __iter__(self) -> Any:
-        return iter(self._stages.values())
+    def __iter__(self) -> Iterator[Stage]:
+        """By CTA, in the order of their addresses."""
+        return iter(sorted(self._stages.values(), key=lambda s: (s.cta[::-1], s.offset)))
 
     def add(self, cta: Index, barrier: "Mbarrier") -> None:
         """Make a barrier known."""
@@ -146,7 +147,7 @@ class Pipelines:
     def pipelines(self) -> list[Pipeline]:
         """Every stage that data came through, in the order of their barriers."""
         found = []
-        for stage in self._stages.values():
+        for stage in self:
             if stage.full:
                 frees = [(n, other) for other, n in stage.before.items() if not other.full]
                 best = max(frees, key=lambda entry: entry[0], default=(0, None))
@@ -157,7 +158,7 @@ class Pipelines:
     def others(self) -> list[Stage]:
         """Barriers that are in no pipeline."""
         used = {id(p.full) for p in self.pipelines} | {id(p.empty) for p in self.pipelines}
-        return [stage for stage in self._stages.values() if id(stage) not in used]
+        return [stage for stage in self if id(stage) not in used]
 
 
 class Call(NamedTuple):

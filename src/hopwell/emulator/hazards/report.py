@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 #: The version of :func:`to_json`. A field that changes its meaning, or goes, raises the number.
 SCHEMA = "hopwell.hazards/1"
+
+#: The text of a line of a file, "" where it cannot be read.
+Code = Callable[[str, int], str]
 
 #: Facts are plain values, so that they survive JSON.
 Facts = Mapping[str, Any]
@@ -227,19 +230,20 @@ def lines(groups: Iterable[HazardGroup]) -> list[str]:
     return text
 
 
-def group_lines(group: HazardGroup, number: int) -> list[str]:
-    """One cause as lines of text."""
+def group_lines(group: HazardGroup, number: int, code: Code | None = None) -> list[str]:
+    """One cause as lines of text; ``code(file, line)`` gives the text of a line, "" if unknown."""
     hazard = group.example
     rule = RULES[hazard.rule]
     times = "" if group.count == 1 else f", {group.count} times"
     seed = "" if hazard.seed is None else f", first under seed {hazard.seed}"
     text = [f"{number}. {hazard.rule}: {rule.title}{times}{seed}"]
     if hazard.first is not None:
-        text += _side_lines("earlier", hazard.first)
-        text += _side_lines("then", hazard.second)
+        text += _side_lines("earlier", hazard.first, code)
+        text += _side_lines("then", hazard.second, code)
     else:
-        text += _side_lines("at", hazard.second)
-    text.append(f"   missing  {hazard.missing}")
+        text += _side_lines("at", hazard.second, code)
+    if hazard.missing:
+        text.append(f"   missing  {hazard.missing}")
     if hazard.facts:
         facts = ", ".join(f"{key} {value}" for key, value in hazard.facts.items())
         text.append(f"   facts    {facts}")
@@ -248,9 +252,13 @@ def group_lines(group: HazardGroup, number: int) -> list[str]:
     return text
 
 
-def _side_lines(label: str, access: Access) -> list[str]:
+def _side_lines(label: str, access: Access, code: Code | None) -> list[str]:
     phase = "" if access.phase is None else f", phase {access.phase}"
     text = [f"   {label:<8} {access.line}  {access.instruction}"]
+    where = access.source or access.location
+    shown = code(where.file, where.line) if code is not None and where is not None else ""
+    if shown:
+        text.append(f"            | {shown}")
     if access.source is not None:
         text += [f"            inlined at {s}" for s in _inlined(access.source)]
         if access.location is not None:

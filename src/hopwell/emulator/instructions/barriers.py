@@ -165,7 +165,11 @@ def _reduced(node: Instruction, results: dict[str, int]) -> Any:
 
 @effect("barrier.cluster")
 def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
-    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster."""
+    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster.
+
+    With ``.relaxed``, an arrive publishes what the thread's last releasing fence covered.
+    """
+    op = bind.op
     arrive = node.modifiers[1] == "arrive"
     relaxed = "relaxed" in node.modifiers
 
@@ -174,10 +178,12 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
         if arrive:
             warp.machine.version += 1
             cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
-            if not relaxed:
-                clock = warp.checker.release(warp.agent, lanes)
-                cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
-                cluster.arriving.join(clock)
+            if relaxed:
+                clock = warp.checker.release_relaxed(warp.agent, lanes)
+            else:
+                clock = warp.checker.release(warp.agent, lanes, op, "the cluster barrier")
+            cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
+            cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
             if warp.machine.recorder is not None:
                 warp.machine.recorder.cluster_arrived(warp, cluster)

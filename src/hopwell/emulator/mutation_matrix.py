@@ -49,7 +49,9 @@ class Outcome:
     @property
     def killed_by(self) -> str:
         """One of :data:`KILLERS`, or "survived"."""
-        shown = (bool(self.rules), self.deadlock, not self.right, bool(self.error), self.timeout)
+        # A deadlock is also among the rules.
+        hazard = any(rule != "deadlock" for rule in self.rules)
+        shown = (hazard, self.deadlock, not self.right, bool(self.error), self.timeout)
         return next((name for name, is_ in zip(KILLERS, shown, strict=True) if is_), SURVIVED)
 
 

@@ -70,8 +70,7 @@ def test_every_arrow_has_two_ends_inside_slices(document: dict[str, Any]) -> Non
     slices = of_phase(document, "X")
     for event in [*starts.values(), *ends.values()]:
         assert any(
-            s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]
-            for s in slices
+            s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"] for s in slices
         ), event
     assert all(starts[key]["ts"] <= ends[key]["ts"] for key in starts)
 

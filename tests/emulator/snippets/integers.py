@@ -140,7 +140,7 @@ def bits() -> Iterator[Snippet]:
             [f"bfe.{t}"],
             (t, "u32", "u32"),
             t,
-            columns=partial(_positions, t, 300, 2),
+            columns=partial(_positions, t, 256, 2),
         )
         yield elementwise(
             f"logic/bfe small.{t}",

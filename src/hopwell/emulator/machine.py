@@ -210,7 +210,8 @@ class Machine:
             place = self.program.symbols.get(variable.name)
             if place is not None and place.space in ("const", "global") and place.size:
                 data = initial_bytes(variable, self.program.symbols)
-                self._map(variable.name, place.space, place.address, data)
+                base = place.address + (CONSTANT_WINDOW if place.space == "const" else 0)
+                self._map(variable.name, place.space, base, data)
 
     def _cluster_indices(self) -> Iterator[Index]:
         counts = [g // c for g, c in zip(self.launch.grid, self.launch.cluster, strict=True)]
@@ -285,8 +286,12 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
-                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is None or not waiting.may_time_out:
+                continue
+            # A wait that found the same state when it last gave up would do so for ever.
+            state = self._state(fragment)
+            if state != fragment.gave_up:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = state, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True

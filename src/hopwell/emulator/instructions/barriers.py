@@ -45,20 +45,17 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     number = bind.uniform(operands[0], "b32")
     count = bind.uniform(operands[1], "b32") if len(operands) > 1 else None
     op = bind.op
+    aligned = node.name == "bar" or "aligned" in node.modifiers
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         fragment = warp.fragment
-        if lanes.bits != warp.live:
-            gathered = warp.gather(lanes, 0xFFFF_FFFF)
-            assert gathered is not None
-            lanes = gathered
         index = number(warp, lanes)
         named = warp.cta.named_barrier(index)
         if fragment.token is None:
             threads = warp.cta.live_threads if count is None else count(warp, lanes)
             named.everyone = count is None
             fragment.token = named.round
-            _arrive(warp, lanes, op, named, threads, action)
+            _arrive(warp, lanes, op, named, threads, action, aligned)
             if reduction is not None:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
@@ -80,7 +77,9 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     return execute
 
 
-def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
+def _arrive(
+    warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str, aligned: bool
+) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
     # Arriving first and waiting later in one round is sound where the count provides for it; to
@@ -107,14 +106,22 @@ def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, actio
             expected="a positive multiple of 32, and a barrier below 16", actual=threads,
         )  # fmt: skip
         threads = max(32, threads + -threads % 32)
-    # Every lane of the warp is there: a release of all that all lanes did.
-    checker.warp_sync(warp.agent, lanes)
     clock = checker.release(warp.agent, lanes, op, who)
     if named.arriving is None:
         named.arriving = clock.copy()
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
+    here = named.parts.pop(warp, 0) | lanes.bits
+    if warp.live & ~here:
+        # A warp counts when its last lane has come; only the unaligned form lets lanes part.
+        named.parts[warp] = here
+        if aligned:
+            checker.report(
+                "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
+                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
+            )  # fmt: skip
+        return
     named.counts.append(threads)
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))

@@ -16,7 +16,7 @@ from hopwell.emulator.mbarrier import Mbarrier
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.emulator.warp import BulkGroups
-from hopwell.ptx.nodes import Address, Instruction, Operand, Vector
+from hopwell.ptx.nodes import Address, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
     from hopwell.emulator.machine import Cta
@@ -484,26 +484,31 @@ def wait(node: Instruction, bind: Binder) -> Execute:
 def cp_async(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.25.3.1 cp.async: each lane copies 4, 8 or 16 bytes to shared memory on its own.
 
-    A source size below the copy's leaves the rest zero. It belongs to the generic proxy.
+    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs to the generic proxy.
     """
     operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])
     size = bind.uniform(operands[2], "b32")
-    ignore = None
-    length = None
-    if len(operands) > 3:
-        length = bind.read(operands[3], "b32")
-    if "ignore" in node.modifiers:
-        raise bind.fail("ignore-src is not modelled")
+    fewer = (
+        operands[3]
+        if len(operands) > 3 and not node.modifiers[-1].startswith("L2::cache")
+        else None
+    )
+    ignoring = isinstance(fewer, Register) and bind.scope.register(fewer).bank == "pred"
+    length = None if fewer is None else bind.read(fewer, "pred" if ignoring else "b32")
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         count = size(warp, lanes)
-        lengths = np.full(32, count) if length is None else length(warp).astype(np.int64)
+        if length is None:
+            lengths = np.full(32, count)
+        elif ignoring:
+            lengths = np.where(length(warp), 0, count)
+        else:
+            lengths = length(warp).astype(np.int64)
         for memory, part, offsets in locate(warp, "shared", target(warp), lanes, count):
             if memory is not None:
                 _copy_lanes(warp, bind, part, memory, offsets, origin(warp), lengths, count)
 
-    del ignore
     return execute
 
 

@@ -6,18 +6,17 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests.emulator import pipeline_kernel
+from tests.emulator.pipeline_kernel import DATA, STAGES
 
 from hopwell import cli
 from hopwell.commands.emulate import _folded, parse_seeds
 from hopwell.emulator import Launch
 from hopwell.emulator.arguments import launch_of, parse_arguments, triple
 from hopwell.errors import CaptureError, InputError
-from tests.emulator import pipeline_kernel
-from tests.emulator.pipeline_kernel import DATA, STAGES
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from tests.emulator import pipeline_kernel
@@ -71,7 +73,7 @@ def test_a_warp_runs_or_is_blocked_at_every_moment(recording: Recorder) -> None:
             key=lambda span: span.start,
         )
         assert row[0].start == 0
-        for span, following in zip(row, row[1:], strict=False):
+        for span, following in itertools.pairwise(row):
             assert span.stop == following.start
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_there_is_a_process_for_each_cta_and_a_row_for_each_warp_and_engine(
     assert sorted(processes.values()) == ["CTA (0,0,0)", "CTA (1,0,0)"]
     for process in processes:
         rows = [e for e in named if e["name"] == "thread_name" and e["pid"] == process]
-        assert [e["args"]["name"] for e in rows][0] == "bulk-copy"
+        assert next(e["args"]["name"] for e in rows) == "bulk-copy"
         assert {"warp 0", "warp 1"} <= {e["args"]["name"] for e in rows}
     threads = [e["tid"] for e in named if e["name"] == "thread_name"]
     assert len(set(threads)) == len(threads)
@@ -57,7 +58,7 @@ def test_slices_of_a_row_do_not_overlap(document: dict[str, Any]) -> None:
         rows.setdefault(event["tid"], []).append(event)
     for slices in rows.values():
         slices.sort(key=lambda event: event["ts"])
-        for event, following in zip(slices, slices[1:], strict=False):
+        for event, following in itertools.pairwise(slices):
             assert event["dur"] > 0
             assert event["ts"] + event["dur"] <= following["ts"]
 
@@ -70,8 +71,7 @@ def test_every_arrow_has_two_ends_inside_slices(document: dict[str, Any]) -> Non
     slices = of_phase(document, "X")
     for event in [*starts.values(), *ends.values()]:
         assert any(
-            s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"]
-            for s in slices
+            s["tid"] == event["tid"] and s["ts"] <= event["ts"] < s["ts"] + s["dur"] for s in slices
         ), event
     assert all(starts[key]["ts"] <= ends[key]["ts"] for key in starts)
 

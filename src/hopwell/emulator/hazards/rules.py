@@ -175,6 +175,13 @@ _BARRIERS = {
         "The phase cannot complete, or completes a turn late.",
         "Arrive with expect_tx in the phase that the copy signals.",
     ),
+    "arrival-count": Rule(
+        "more arrivals than the phase still needed",
+        _ARRIVE,
+        "An arrive counts for more than the pending count of the phase in progress.",
+        "Undefined: the count wraps, and the phase never completes or completes at once.",
+        "Initialise the barrier with the number of arrivals that one phase really gets.",
+    ),
     "parity-operand": Rule(
         "a parity other than 0 or 1",
         _WAIT,

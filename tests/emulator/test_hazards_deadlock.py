@@ -63,7 +63,8 @@ def test_a_ring_in_which_both_wait_names_both_lines_and_the_cycle() -> None:
     [
         (dict(pending_arrivals=0, pending_bytes=512), "expected-bytes-too-many"),
         (dict(pending_arrivals=0, pending_bytes=512, copies_in_flight=1), "missing-arrival"),
-        (dict(pending_bytes=-4096), "barrier-never-armed"),
+        (dict(pending_bytes=-4096, ever_armed=False), "barrier-never-armed"),
+        (dict(pending_bytes=-4096, ever_armed=True), "expected-bytes-too-few"),
         (dict(seen=0), "stale-phase"),
         (dict(awaited=3), "stale-phase"),
         (dict(owner_exited=True), "peer-cta-gone"),

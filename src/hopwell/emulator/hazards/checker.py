@@ -401,7 +401,7 @@ class Checker:
                     self._findings.single(
                         "peer-cta-gone",
                         event.op.pc,
-                        access(
+                        self._findings.access(
                             event,
                             event.first_offset,
                             event.first_offset + event.size,

@@ -138,6 +138,7 @@ def test_pipelines_and_ledgers_are_printed(run: Run, files: Callable[..., list[o
     assert "Pipelines of CTA (0, 0, 0)" in out
     row = next(line for line in out.splitlines() if line.strip().startswith("full[1]"))
     assert row.split()[1:6] == ["empty[1]", "3", "2", "2", "2"]
+    assert "  full[1] phase 1: x bytes 768..1023" in out.splitlines()
     assert "sync 0" in out
     assert "1 more CTAs" in out
 

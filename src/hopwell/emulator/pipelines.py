@@ -125,15 +125,21 @@ class Pipelines:
     """
 
     def __init__(self) -> None:
+        self._all: list[Stage] = []
         self._stages: dict[Mbarrier, Stage] = {}
 
     def __iter__(self) -> Iterator[Stage]:
         """By CTA, in the order of their addresses."""
-        return iter(sorted(self._stages.values(), key=lambda s: (s.cta[::-1], s.offset)))
+        return iter(sorted(self._all, key=lambda s: (s.cta[::-1], s.offset)))
 
     def add(self, cta: Index, barrier: "Mbarrier") -> None:
         """Make a barrier known."""
-        self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        stage = self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        self._all.append(stage)
+
+    def close(self) -> None:
+        """The run is over: let go of the barriers, and with them of the machine's memory."""
+        self._stages.clear()
 
     def stage(self, barrier: "Mbarrier") -> Stage:
         """The counts of a barrier."""

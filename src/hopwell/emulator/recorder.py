@@ -124,12 +124,14 @@ class Recorder:
 
     Attributes:
         order: warp instructions that the machine has executed, one after the other.
+        end: the latest moment, once the run is over.
         spans, flows: the timeline, in the order in which things ended.
         pipelines: the mbarriers of each CTA, what happened at them, and which belong together.
     """
 
     def __init__(self) -> None:
         self.order = 0
+        self.end = 0
         self.spans: list[Span] = []
         self.flows: list[Flow] = []
         self.pipelines = Pipelines()
@@ -378,14 +380,9 @@ class Recorder:
 
     # -- the end -------------------------------------------------------------------------
 
-    @property
-    def end(self) -> int:
-        """The latest moment of any row."""
-        return max((row.time for row in self._rows.values()), default=0)
-
     def finish(self) -> None:
         """The run is over: close what is open. A warp that still waits does so for ever."""
-        end = self.end
+        self.end = end = max((row.time for row in self._rows.values()), default=0)
         for row in self._rows.values():
             if row.warp.live:
                 self._close(row)
@@ -401,8 +398,10 @@ class Recorder:
         for flight in self._flights.values():
             ends = self._rows[flight.copy.warp].time
             self._copy_span(flight, ends, "the warp exited")
-        self._awaited.clear()
-        self._flights.clear()
+        # What is kept does not hold on to warps, barriers and their memory.
+        for held in (self._rows, self._signals, self._flights, self._awaited, self._arrived):
+            held.clear()
+        self.pipelines.close()
 
     def counts(self) -> Counter[str]:
         """How many spans of each kind there are."""

@@ -140,7 +140,7 @@ def test_pipelines_and_ledgers_are_printed(run: Run, files: Callable[..., list[o
     assert row.split()[1:6] == ["empty[1]", "3", "2", "2", "2"]
     assert "  full[1] phase 1: x bytes 768..1023" in out.splitlines()
     assert "sync 0" in out
-    assert "1 more CTAs" in out
+    assert "CTAs that are not shown: 1." in out
 
 
 def test_a_timeline_is_written(

@@ -161,3 +161,19 @@ def test_softmax_of_one_warpgroup_runs_while_the_other_multiplies(forward: Recor
             if s.start < product.stop and product.start < s.stop
         ]
         assert len(hidden) >= 3, f"warp {warp}"
+
+
+def test_slices_of_our_forward_nest_in_the_order_of_the_file(forward: Recorder) -> None:
+    """As Perfetto reads them: by time, then as the file has them; each inside what is open."""
+    events = trace.document(forward, kernel="forward", seed=0)["traceEvents"]
+    depth = 0
+    open_slices: dict[int, list[float]] = {}
+    for event in sorted((e for e in events if e["ph"] == "X"), key=lambda e: float(e["ts"])):
+        ends = open_slices.setdefault(event["tid"], [])
+        while ends and ends[-1] <= event["ts"]:
+            ends.pop()
+        end = event["ts"] + event["dur"]
+        assert not ends or end <= ends[-1], event
+        ends.append(end)
+        depth = max(depth, len(ends))
+    assert depth == 2

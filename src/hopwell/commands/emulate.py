@@ -429,7 +429,7 @@ def _render_pipelines(recording: Recorder, console: Console) -> None:
         console.print()
         console.print(table("Other mbarriers", ("name", "arrivals", "waits", "phases"), counts))
     if len(ctas) > _SHOWN_CTAS:
-        console.print(f"{len(ctas) - _SHOWN_CTAS} more CTAs: see --json.")
+        console.print(f"CTAs that are not shown: {len(ctas) - _SHOWN_CTAS}. The JSON has them.")
 
 
 def _render_payloads(pipeline: Pipeline, console: Console) -> None:
@@ -441,7 +441,7 @@ def _render_payloads(pipeline: Pipeline, console: Console) -> None:
         line = f"  {_short(pipeline.full.name)} phase {phase}: {', '.join(what)}"
         console.print(line, soft_wrap=True)
     if len(phases) > _SHOWN_PHASES:
-        console.print(f"  {len(phases) - _SHOWN_PHASES} more phases: see --json.")
+        console.print(f"  and of {len(phases) - _SHOWN_PHASES} further phases")
 
 
 def _short(name: str) -> str:

@@ -202,12 +202,12 @@ class Ledger:
     @staticmethod
     def of(calls: Mapping[tuple[Index, int], Iterable[Call]]) -> "list[Ledger]":
         """The ledgers of all warpgroups, from the calls of each warp by CTA and warp."""
-        alike: dict[tuple[object, ...], list[tuple[int, tuple[Call, ...]]]] = {}
+        alike: dict[tuple[Index, int, object], list[tuple[int, tuple[Call, ...]]]] = {}
         for (cta, warp), made in sorted(calls.items()):
             sequence = tuple((call.action, call.barrier, call.round) for call in made)
             alike.setdefault((cta, warp // 4, sequence), []).append((warp, tuple(made)))
         return [
-            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])  # type: ignore[arg-type]
+            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])
             for (cta, warpgroup, _), group in alike.items()
         ]
 

@@ -16,7 +16,7 @@ from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
@@ -171,7 +171,11 @@ def _reduced(node: Instruction, results: dict[str, int]) -> Any:
 
 @effect("barrier.cluster")
 def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
-    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster."""
+    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster.
+
+    With ``.relaxed``, an arrive publishes what the thread's last releasing fence covered.
+    """
+    op = bind.op
     arrive = node.modifiers[1] == "arrive"
     relaxed = "relaxed" in node.modifiers
 
@@ -182,9 +186,10 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
             cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
             # Relaxed, it publishes what a fence before it covers (fence.mbarrier_init is made for
             # this).
-            checker = warp.checker
-            publish = checker.release_relaxed if relaxed else checker.release
-            clock = publish(warp.agent, lanes)
+            if relaxed:
+                clock = warp.checker.release_relaxed(warp.agent, lanes)
+            else:
+                clock = warp.checker.release(warp.agent, lanes, op, "the cluster barrier")
             cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
             cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
@@ -314,7 +319,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                 mbarrier.memory.rank != warp.cta.rank
                 and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
             ):
-                checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
+                report_dangling(mbarrier, warp, who, op)
                 continue
             mbarrier.arrive(warp, who, op, checker.stamp(warp.agent))
             clock: Clock | None

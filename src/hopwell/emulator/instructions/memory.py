@@ -110,7 +110,7 @@ def _locate_shared(
         if peer is None or not inside.any():
             continue
         part = lanes_of(sum(1 << int(lane) for lane in lanes.index[inside]))
-        if not peer.alive:
+        if not peer.alive and not warp.op.opcode.startswith("mbarrier.arrive"):
             warp.checker.report("peer-cta-gone", warp.agent, part, warp.op, peer=str(peer.index))
         yield peer.shared, part, offsets[inside]
 

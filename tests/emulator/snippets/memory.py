@@ -413,7 +413,8 @@ def _vector_atomics() -> Iterator[Snippet]:
 
 def special_registers() -> Iterator[Snippet]:
     names = [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
-    names += ["%laneid", "%warpid", "%dynamic_smem_size"]
+    # Not %warpid: hardware gives the slot that a warp runs in, which may change.
+    names += ["%laneid", "%dynamic_smem_size"]
     names += [f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")]
     names += [
         f"%{name}.{axis}"

@@ -336,7 +336,7 @@ def bytes_changed(i: Instruction) -> Iterator[Change]:
         if isinstance(operand, Immediate):
             size = int(operand.value)
             value = {"add.s32": size + other, "shl.b32": 2 * size, "shr.u32": size // 2}[opcode]
-            if value >= 0:
+            if value >= 0 and value != size:
                 yield text, _constant(i, position, value)
         else:
             yield text, _altered(i, position, opcode, other)

@@ -13,6 +13,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hopwell.errors import InputError
+
 if TYPE_CHECKING:
     from hopwell.emulator.capture.launch import Launch
     from hopwell.emulator.mutate import Mutant
@@ -47,7 +49,9 @@ class Outcome:
     @property
     def killed_by(self) -> str:
         """One of :data:`KILLERS`, or "survived"."""
-        shown = (bool(self.rules), self.deadlock, not self.right, bool(self.error), self.timeout)
+        # A deadlock is also among the rules.
+        hazard = any(rule != "deadlock" for rule in self.rules)
+        shown = (hazard, self.deadlock, not self.right, bool(self.error), self.timeout)
         return next((name for name, is_ in zip(KILLERS, shown, strict=True) if is_), SURVIVED)
 
 
@@ -164,13 +168,23 @@ def judge(
         right: whether the memory of a finished launch is right. By default, whether every buffer
             holds the bits that the original leaves.
         seeds, options: passed to :func:`hopwell.emulator.emulate`.
+
+    Raises:
+        InputError: the original has hazards, or does not end.
     """
     from hopwell.emulator.api import emulate
 
     seeds = seeds if isinstance(seeds, int) else tuple(seeds)
+    reference = launch.copy()
+    report = emulate(reference, seeds=1, **options)
+    if not report.clean:
+        raise InputError(
+            f"launch of {launch.kernel} to be mutated",
+            expected="a run without hazards",
+            actual=report.rules or "a deadlock",
+            consequence="Every mutant would be called killed by what the original does too.",
+        )
     if right is None:
-        reference = launch.copy()
-        emulate(reference, seeds=1, hazards=False)
         expected = [buffer.array.tobytes() for buffer in reference.buffers]
 
         def right(finished: Launch) -> bool:

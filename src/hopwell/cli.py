@@ -227,10 +227,7 @@ def emulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run compiled kernels on the CPU and name every hazard.
-
-    Status 0: clean. 1: hazards, a deadlock, or an error stopped it. 2: wrong usage.
-    """
+    """Run compiled kernels on the CPU and name every hazard."""
     from hopwell.commands import emulate
     from hopwell.errors import InputError
 

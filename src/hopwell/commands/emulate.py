@@ -32,13 +32,17 @@ from hopwell.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hopwell.emulator.pipelines import Ledger
+    from hopwell.emulator.pipelines import Ledger, Pipeline
     from hopwell.emulator.policy import Landing
+    from hopwell.emulator.recorder import Recorder
 
 SCHEMA = "hopwell.emulate/1"
 
 _SHOWN_CTAS = 1
 """CTAs of which pipelines and ledgers are printed; the JSON has all."""
+
+_SHOWN_PHASES = 4
+"""Phases of each stage whose payloads are printed."""
 
 
 @dataclass(frozen=True)
@@ -400,35 +404,49 @@ def _render_deadlocks(report: Emulation, console: Console) -> None:
                 console.print(line, soft_wrap=True)
 
 
-def _render_pipelines(recording: Any, console: Console) -> None:
+def _render_pipelines(recording: Recorder, console: Console) -> None:
     found = recording.pipelines.pipelines
     ctas = list(dict.fromkeys(pipeline.full.cta for pipeline in found))
     shown = set(ctas[:_SHOWN_CTAS])
-    rows = [
-        (
-            pipeline.full.name,
-            None if pipeline.empty is None else pipeline.empty.name,
-            *pipeline.counts.values(),
-            _payloads([payload.what for payload in pipeline.full.payloads]),
-        )
-        for pipeline in found
-        if pipeline.full.cta in shown
-    ]
-    if rows:
-        columns = ("full", "empty", "acquire", "commit", "wait", "release", "payloads")
+    mine = [pipeline for pipeline in found if pipeline.full.cta in shown]
+    if mine:
+        columns = ("full", "empty", "acquire", "commit", "wait", "release")
+        rows = [
+            (
+                _short(pipeline.full.name),
+                None if pipeline.empty is None else _short(pipeline.empty.name),
+                *pipeline.counts.values(),
+            )
+            for pipeline in mine
+        ]
         console.print()
         console.print(table(f"Pipelines of CTA {_extents(ctas[0])}", columns, rows))
+        for pipeline in mine:
+            _render_payloads(pipeline, console)
     others = [stage for stage in recording.pipelines.others if not shown or stage.cta in shown]
     if others:
-        counts = [(stage.name, stage.arrivals, stage.waits, stage.phases) for stage in others]
+        counts = [(_short(s.name), s.arrivals, s.waits, s.phases) for s in others]
+        console.print()
         console.print(table("Other mbarriers", ("name", "arrivals", "waits", "phases"), counts))
     if len(ctas) > _SHOWN_CTAS:
-        console.print(f"{len(ctas) - _SHOWN_CTAS} more CTAs: see --json.")
+        console.print(f"CTAs that are not shown: {len(ctas) - _SHOWN_CTAS}. The JSON has them.")
 
 
-def _payloads(what: Sequence[str], limit: int = 4) -> str:
-    shown = ", ".join(what[:limit])
-    return shown if len(what) <= limit else f"{shown} and {len(what) - limit} more"
+def _render_payloads(pipeline: Pipeline, console: Console) -> None:
+    """What each phase of a stage brought."""
+    phases: dict[int, list[str]] = {}
+    for payload in pipeline.full.payloads:
+        phases.setdefault(payload.phase, []).append(payload.what)
+    for phase, what in list(phases.items())[:_SHOWN_PHASES]:
+        line = f"  {_short(pipeline.full.name)} phase {phase}: {', '.join(what)}"
+        console.print(line, soft_wrap=True)
+    if len(phases) > _SHOWN_PHASES:
+        console.print(f"  and of {len(phases) - _SHOWN_PHASES} further phases")
+
+
+def _short(name: str) -> str:
+    """A barrier without a name is known by its place."""
+    return name.removeprefix("mbarrier at ")
 
 
 def _render_ledgers(ledgers: Sequence[Ledger], console: Console) -> None:

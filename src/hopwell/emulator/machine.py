@@ -113,9 +113,13 @@ class Cta:
         group = warp.index // WARPS
         found = self.unisons.get((rule, group))
         if found is None:
-            mates = self.warps[group * WARPS : (group + 1) * WARPS]
-            found = self.unisons[rule, group] = Unison(rule, mates)
+            found = self.unisons[rule, group] = Unison(rule, self.warpgroup(warp))
         return found
+
+    def warpgroup(self, warp: Warp) -> list[Warp]:
+        """The four warps, from a multiple of four on, that ``warp`` is one of."""
+        first = warp.index // WARPS * WARPS
+        return self.warps[first : first + WARPS]
 
     def barrier_name(self, memory: Memory, offset: int) -> str:
         """What reports call the mbarrier at an offset."""

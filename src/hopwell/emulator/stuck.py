@@ -13,6 +13,7 @@ from hopwell.emulator.conditions import (
     MbarrierPhase,
     NamedBarrierRound,
     RegistersFree,
+    WarpgroupIssued,
     WarpRound,
 )
 from hopwell.emulator.deadlock import (
@@ -124,6 +125,11 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
         )
     if isinstance(waiting, RegistersFree):
         return RegisterWait(waiting.needed, warp.cta.free_registers), ()
+    if isinstance(waiting, WarpgroupIssued):
+        names = ", ".join(other.name for other in waiting.missing)
+        return MemoryWait((f"wgmma group {waiting.number}, which {names} did not issue",)), tuple(
+            Signaller(other.name) for other in waiting.missing
+        )
     if isinstance(waiting, LanesMeet | WarpRound):
         others = tuple(
             Signaller(_agent(other), _place(_op(machine, other)))

@@ -175,19 +175,19 @@ _BARRIERS = {
         "The phase cannot complete, or completes a turn late.",
         "Arrive with expect_tx in the phase that the copy signals.",
     ),
+    "arrival-count": Rule(
+        "more arrivals than a phase has left",
+        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
+        "An arrival counts for more than the pending count of the phase in progress.",
+        "The pending count leaves its valid range: what follows is undefined.",
+        "Initialise the barrier with the sum of all arrivals of a phase.",
+    ),
     "parity-operand": Rule(
         "a parity other than 0 or 1",
         _WAIT,
         "The phase parity of a wait is a phase number that was not taken modulo two.",
         "The wait behaves as for another phase.",
         "Take the phase modulo two.",
-    ),
-    "arrival-count": Rule(
-        "more arrivals than a phase has left",
-        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
-        "An arrival counts for more than the pending count of the phase.",
-        "The pending count leaves its valid range: what follows is undefined.",
-        "Initialise the barrier with the sum of all arrivals of a phase.",
     ),
     "uninitialised-barrier": Rule(
         "an mbarrier is used before its initialisation is known",

@@ -4,16 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hopwell.emulator import instructions  # noqa: F401  (registers them)
-from hopwell.emulator.instructions import (  # noqa: F401
-    compare,
-    convert,
-    floating,
-    half,
-    integer,
-    logic,
-    move,
-)
+import hopwell.emulator.instructions  # noqa: F401  (registers them)
 from hopwell.emulator.registry import COMPUTATIONS, Compute
 from hopwell.emulator.types import TYPES
 from hopwell.ptx.nodes import Immediate, Instruction, Operand, Pair, Register, Sink, Vector

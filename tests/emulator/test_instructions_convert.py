@@ -286,20 +286,26 @@ def test_from_eight_bits(kind: str) -> None:
     assert halves[:120].tolist() == found.view(np.uint16)[:120].tolist()
 
 
-@pytest.mark.parametrize("t", ["u16", "s16", "u8", "s8"])
-def test_pack(t: str) -> None:
+@pytest.mark.parametrize("kind", ["u", "s"])
+@pytest.mark.parametrize("bits", [16, 8, 4, 2])
+def test_pack(bits: int, kind: str) -> None:
     a, b, c = some("s32", 0), some("s32", 1), some("b32", 2)
-    mask = (1 << width(t)) - 1
-    pairs = [
-        (clamp(x, t) & mask) << width(t) | clamp(y, t) & mask
-        for x, y in zip(a.tolist(), b.tolist(), strict=True)
-    ]
-    if width(t) == 16:
-        assert run(f"cvt.pack.sat.{t}.s32", a, b).tolist() == pairs
+    a[::2] %= 1 << bits
+    low = -(1 << bits - 1) if kind == "s" else 0
+    mask = (1 << bits) - 1
+
+    def clamped(x: int) -> int:
+        return max(low, min(low + mask, x)) & mask
+
+    pairs = [clamped(x) << bits | clamped(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    opcode = f"cvt.pack.sat.{kind}{bits}.s32"
+    if bits == 16:
+        assert run(opcode, a, b).tolist() == pairs
     else:
-        found = run(f"cvt.pack.sat.{t}.s32.b32", a, b, c, operands="d a b c")
-        expected = [(z & 0xFFFF) << 16 | p for p, z in zip(pairs, c.tolist(), strict=True)]
-        assert found.tolist() == expected
+        expected = [
+            (z << 2 * bits | p) & 0xFFFFFFFF for p, z in zip(pairs, c.tolist(), strict=True)
+        ]
+        assert run(f"{opcode}.b32", a, b, c, operands="d a b c").tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ from tests.emulator import exact_oracle as oracle
 
 from hopwell.emulator.numerics import arithmetic, bits, formats, rounding
 
+# Infinities and NaN among the patterns: the machine runs with NumPy's warnings off.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
 MODES = ("rn", "rz", "rm", "rp")
 CASES = [
     (operation, name, mode)

@@ -140,8 +140,7 @@ def _run(
     machine.run()
     seconds = time.perf_counter() - start
     results = {
-        buffer.name: hashlib.sha256(buffer.array.tobytes()).hexdigest()
-        for buffer in launch.buffers
+        buffer.name: hashlib.sha256(buffer.array.tobytes()).hexdigest() for buffer in launch.buffers
     }
     return Run(
         policy.seed, policy.landing, machine.executed, machine.copies_done, seconds,

@@ -91,6 +91,26 @@ class ClusterRound(Condition):
         return self.fragment.warp.cta.cluster.round > self.number
 
 
+@dataclass
+class WarpgroupIssued(Condition):
+    """All warps of the warpgroup have to issue their share of wgmma group ``number``."""
+
+    warps: "list[Warp]"
+    number: int
+
+    def ready(self) -> bool:
+        return not self.missing
+
+    @property
+    def missing(self) -> "list[Warp]":
+        """The warps that have not."""
+        return [
+            warp
+            for warp in self.warps
+            if warp.live and (warp.wgmma is None or warp.wgmma.committed < self.number)
+        ]
+
+
 class Blocked(Exception):
     """Raised by an instruction that has to wait."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopwell.emulator.layout import Place
+from hopwell.emulator.layout import CONSTANT_WINDOW, Place
 from hopwell.emulator.types import TYPES
 from hopwell.ptx import nodes
 
@@ -35,10 +35,16 @@ def _scalars(value: Any, type_name: str, symbols: Mapping[str, Place]) -> Iterat
         yield (immediate_bits(value, kind) & (1 << kind.bits) - 1).to_bytes(kind.bytes, "little")
     elif isinstance(value, nodes.Masked):
         inner = value.value.symbol if isinstance(value.value, nodes.Generic) else value.value
-        whole = symbols[inner.name].address + inner.offset
+        whole = _address(inner, value.value, symbols)
         shift = (value.mask & -value.mask).bit_length() - 1
         yield (whole >> shift & 0xFF).to_bytes(kind.bytes, "little")
     else:
         symbol = value.symbol if isinstance(value, nodes.Generic) else value
-        address = symbols[symbol.name].address + symbol.offset
-        yield address.to_bytes(kind.bytes, "little")
+        yield _address(symbol, value, symbols).to_bytes(kind.bytes, "little")
+
+
+def _address(symbol: nodes.Symbol, written: Any, symbols: Mapping[str, Place]) -> int:
+    """The address of a variable in its own space, or its generic one where that was asked for."""
+    place = symbols[symbol.name]
+    window = CONSTANT_WINDOW if place.space == "const" else 0
+    return place.address + symbol.offset + window * isinstance(written, nodes.Generic)

@@ -55,7 +55,7 @@ def layout_of_module(
         variables += [v for v in _body_variables(function.body) if v.space == "shared"]
     symbols: dict[str, Place] = {}
     ends = {"shared": 0, "const": 0, "global": 0}
-    windows = {"shared": SHARED_BASE, "const": CONSTANT_WINDOW, "global": GLOBAL_WINDOW}
+    windows = {"shared": SHARED_BASE, "const": 0, "global": GLOBAL_WINDOW}
     dynamic = [v for v in variables if v.space == "shared" and not v.size_bytes]
     for variable in variables:
         space = variable.space

@@ -9,7 +9,6 @@ import numpy as np
 
 from hopwell.emulator.asynchronous import Copy
 from hopwell.emulator.conditions import Blocked, Retired, Yield
-from hopwell.emulator.stuck import explain_deadlock
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.lanes import lanes_of
 from hopwell.emulator.layout import (
@@ -25,6 +24,7 @@ from hopwell.emulator.named_barrier import NamedBarrier
 from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Policy
 from hopwell.emulator.program import Program
+from hopwell.emulator.stuck import explain_deadlock
 from hopwell.emulator.unison import WARPS, Unison
 from hopwell.emulator.warp import NOWHERE, Fragment, Warp
 
@@ -113,9 +113,13 @@ class Cta:
         group = warp.index // WARPS
         found = self.unisons.get((rule, group))
         if found is None:
-            mates = self.warps[group * WARPS : (group + 1) * WARPS]
-            found = self.unisons[rule, group] = Unison(rule, mates)
+            found = self.unisons[rule, group] = Unison(rule, self.warpgroup(warp))
         return found
+
+    def warpgroup(self, warp: Warp) -> list[Warp]:
+        """The four warps, from a multiple of four on, that ``warp`` is one of."""
+        first = warp.index // WARPS * WARPS
+        return self.warps[first : first + WARPS]
 
     def barrier_name(self, memory: Memory, offset: int) -> str:
         """What reports call the mbarrier at an offset."""
@@ -210,7 +214,8 @@ class Machine:
             place = self.program.symbols.get(variable.name)
             if place is not None and place.space in ("const", "global") and place.size:
                 data = initial_bytes(variable, self.program.symbols)
-                self._map(variable.name, place.space, place.address, data)
+                base = place.address + (CONSTANT_WINDOW if place.space == "const" else 0)
+                self._map(variable.name, place.space, base, data)
 
     def _cluster_indices(self) -> Iterator[Index]:
         counts = [g // c for g, c in zip(self.launch.grid, self.launch.cluster, strict=True)]
@@ -285,8 +290,12 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
-                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is None or not waiting.may_time_out:
+                continue
+            # A wait that found the same state when it last gave up would do so for ever.
+            state = self._state(fragment)
+            if state != fragment.gave_up:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = state, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True
@@ -461,7 +470,7 @@ class Machine:
         for unison in cta.unisons.values():
             unison.finish()
         for barrier in cta.shared.barriers.values():
-            check_at_exit(barrier, self.checker)
+            check_at_exit(barrier, cta, self.checker)
         self._resident -= 1
         self._start_clusters()
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from hopwell.emulator.asynchronous import Copy
     from hopwell.emulator.decode import DecodedOp
     from hopwell.emulator.lanes import Lanes
+    from hopwell.emulator.machine import Cta
     from hopwell.emulator.memory import Memory
     from hopwell.emulator.warp import Warp
 
@@ -41,7 +42,7 @@ class Mbarrier:
         copies: those issued in the current phase.
         arrivers: who has arrived, how often, and where last.
         observed: the last phase that each warp found complete.
-        unobserved: arrivals in phases that no wait has found complete.
+        remote: arrivals by other CTAs in phases that no wait has found complete.
     """
 
     memory: "Memory"
@@ -62,7 +63,7 @@ class Mbarrier:
     last_copy: "Copy | None" = None
     arrivers: dict["Warp", tuple[int, "DecodedOp"]] = field(default_factory=dict)
     observed: dict["Warp", int] = field(default_factory=dict)
-    unobserved: list[Arrival] = field(default_factory=list)
+    remote: list[Arrival] = field(default_factory=list)
     history: list[tuple[int, int]] = field(default_factory=list)
 
     def arm(self, size: int, op: "DecodedOp") -> None:
@@ -101,13 +102,14 @@ class Mbarrier:
         """Remember who arrived."""
         times, _ = self.arrivers.get(warp, (0, op))
         self.arrivers[warp] = times + 1, op
-        self.unobserved.append(Arrival(warp, lanes, op, self.phase, time))
+        if warp.cta.rank != self.memory.rank:
+            self.remote.append(Arrival(warp, lanes, op, self.phase, time))
 
     def observe(self, warp: "Warp", phase: int) -> None:
         """A wait of ``warp`` found ``phase`` complete."""
         self.observed[warp] = phase
-        if self.unobserved and self.unobserved[0].phase <= phase:
-            self.unobserved = [a for a in self.unobserved if a.phase > phase]
+        if self.remote and self.remote[0].phase <= phase:
+            self.remote = [a for a in self.remote if a.phase > phase]
 
     def token(self) -> int:
         """The opaque state that ``mbarrier.arrive`` returns: this phase, its pending arrivals."""
@@ -142,8 +144,8 @@ class Mbarrier:
         return True
 
 
-def check_at_exit(barrier: Mbarrier, checker: Any) -> None:
-    """What an mbarrier is left with when its CTA ends."""
+def check_at_exit(barrier: Mbarrier, owner: "Cta", checker: Any) -> None:
+    """What an mbarrier is left with when its CTA, ``owner``, ends."""
     copy, arming = barrier.last_copy, barrier.armed_by
     if barrier.bytes < 0 and copy is not None:
         checker.report(
@@ -151,24 +153,18 @@ def check_at_exit(barrier: Mbarrier, checker: Any) -> None:
             missing=f"no expect_tx for {-barrier.bytes} bytes that {barrier.name} received",
             barrier=barrier.name, phase=barrier.phase, bytes=-barrier.bytes,
         )  # fmt: skip
-    for arrival in barrier.unobserved:
-        if _dangles(barrier, arrival, checker):
-            checker.report(
-                "dangling-arrival", arrival.warp.agent, arrival.lanes, arrival.op,
-                missing=f"nobody waits for phase {arrival.phase} of {barrier.name}: "
-                + ", ".join(sorted(warp.name for warp in barrier.observed))
-                + " may exit before this arrival",
-                barrier=barrier.name, phase=arrival.phase,
-            )  # fmt: skip
+    for arrival in barrier.remote:
+        # A warp of the CTA that was told of the arrival, in whatever way, stayed long enough.
+        if not any(checker.knows(w.agent, arrival.warp.agent, arrival.time) for w in owner.warps):
+            report_dangling(barrier, arrival.warp, arrival.lanes, arrival.op)
 
 
-def _dangles(barrier: Mbarrier, arrival: Arrival, checker: Any) -> bool:
-    """Whether all who ever waited at the barrier may be gone when the arrival comes.
-
-    One that was told of the arrival in another way, or that arrived itself, stayed long enough.
-    """
-    waiters = barrier.observed
-    if not waiters or arrival.warp in waiters:
-        return False
-    told = (checker.knows(w.agent, arrival.warp.agent, arrival.time) for w in waiters)
-    return not any(told)
+def report_dangling(barrier: Mbarrier, warp: "Warp", lanes: "Lanes", op: "DecodedOp") -> None:
+    """An arrival that may come after the CTA of its barrier has exited."""
+    home = warp.cta.cluster.ctas[barrier.memory.rank]
+    warp.checker.report(
+        "dangling-arrival", warp.agent, lanes, op,
+        missing=f"CTA {home.index} may exit before this arrival on {barrier.name}: none of its "
+        f"warps waits for phase {barrier.phase}, or is told of it in another way",
+        barrier=barrier.name, phase=barrier.phase,
+    )  # fmt: skip

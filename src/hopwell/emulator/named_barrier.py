@@ -18,6 +18,7 @@ class NamedBarrier:
         everyone: the participants name no count: all threads of the CTA that have not exited.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
+        parts: lanes of warps that have not arrived whole.
         counts: the counts that participants have given in this round.
         faults: rules that its participants broke.
     """
@@ -30,6 +31,7 @@ class NamedBarrier:
     arriving: Any = None
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
+    parts: dict["Warp", int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     participants: dict["Warp", Any] = field(default_factory=dict)

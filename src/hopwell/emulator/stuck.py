@@ -13,6 +13,8 @@ from hopwell.emulator.conditions import (
     MbarrierPhase,
     NamedBarrierRound,
     RegistersFree,
+    WarpgroupIssued,
+    WarpRound,
 )
 from hopwell.emulator.deadlock import (
     ClusterWait,
@@ -46,9 +48,7 @@ def explain_deadlock(machine: "Machine") -> WaitForGraph:
     fragments = machine.blocked + machine.runnable
     waiters = [_waiter(machine, fragment) for fragment in fragments]
     graph = explain(waiters)
-    diverged = [u for cluster in machine.clusters for cta in cluster.ctas
-                for u in cta.unisons.values()]  # fmt: skip
-    if any([unison.finish() for unison in diverged]):
+    if _diverged(machine):
         return graph
     first = graph.findings[0]
     # A lane's waiter is listed where its fragment was: the finding's is one of these objects.
@@ -63,6 +63,16 @@ def explain_deadlock(machine: "Machine") -> WaitForGraph:
         waiters=len(waiters),
     )
     return graph
+
+
+def _diverged(machine: "Machine") -> bool:
+    """Whether a warpgroup parted at an instruction that all of it has to execute."""
+    found = False
+    for cluster in machine.clusters:
+        for cta in cluster.ctas:
+            for unison in cta.unisons.values():
+                found |= unison.finish()
+    return found
 
 
 def _armed_by(fragment: "Fragment", cause: str) -> "DecodedOp | None":
@@ -115,14 +125,30 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
         )
     if isinstance(waiting, RegistersFree):
         return RegisterWait(waiting.needed, warp.cta.free_registers), ()
-    if isinstance(waiting, LanesMeet):
+    if isinstance(waiting, WarpgroupIssued):
+        names = ", ".join(other.name for other in waiting.missing)
+        return MemoryWait((f"wgmma group {waiting.number}, which {names} did not issue",)), tuple(
+            Signaller(other.name) for other in waiting.missing
+        )
+    if isinstance(waiting, LanesMeet | WarpRound):
         others = tuple(
             Signaller(_agent(other), _place(_op(machine, other)))
             for other in warp.fragments
             if other is not fragment
         )
-        return MemoryWait((f"lanes {waiting.bits:#x} of its warp",)), others
+        op = _op(machine, fragment)
+        if op.node.name == "bar" or "aligned" in op.node.modifiers:
+            live = warp.live.bit_count()
+            return NamedBarrierWait(
+                _index(op) or 0, live, fragment.lanes.count, (), "named-barrier-divergence",
+                f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
+            ), others  # fmt: skip
+        return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
+
+
+def _mask(waiting: LanesMeet | WarpRound) -> int:
+    return waiting.bits if isinstance(waiting, LanesMeet) else waiting.mask
 
 
 def _polled(machine: "Machine", fragment: "Fragment") -> str:
@@ -218,7 +244,8 @@ def _named(barrier: "NamedBarrier") -> NamedBarrierWait:
         barrier.arrived + barrier.missing,
         barrier.arrived,
         tuple(barrier.counts),
-        fault=barrier.faults[0] if barrier.faults else "",
+        barrier.faults[0] if barrier.faults else "",
+        "a warp arrived there twice in a round",
     )
 
 

@@ -42,8 +42,8 @@ class Fragment:
         waiting: what blocks them.
         token: what a blocked instruction remembers for when it is performed again.
         timed_out: whether a wait that may give up has done so.
+        gave_up: its state when it last did.
         polled: what its last unsuccessful test was about.
-        gave_up: the machine's version at which it last did.
         spins, spin_version: turns of a loop since the machine's version last changed.
         parked: whether it only polls, so that the others run first.
         snapshot: its state when it was last let look again.
@@ -56,8 +56,8 @@ class Fragment:
     waiting: Condition | None = None
     token: Any = None
     timed_out: bool = False
+    gave_up: tuple[Any, ...] = ()
     polled: Condition | None = None
-    gave_up: int = -1
     spins: int = 0
     spin_version: int = -1
     parked: bool = False

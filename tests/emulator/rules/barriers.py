@@ -75,28 +75,32 @@ MBARRIERS = [
     Pair(
         "dangling-arrival",
         "the producer's tail is left out",
-        barriers(full=1, empty=32)
-        + f"""setp.ge.u32 %p1, %x, 32;
-        @%p1 bra $consumer;
-        @%p0 {ARRIVE}[full];
+        barriers(empty=32, full=32)
+        + """setp.eq.u32 %p1, %rank, 1;
+        mov.u32 %r3, full;
+        mapa.shared::cluster.u32 %r4, %r3, 1;
         """
+        + CLUSTER_SYNC
+        + "@%p1 bra $consumer;\n"
         + wait("empty", 0, "first")
-        + f"@%p0 {ARRIVE}[full];\n{{+"
+        + "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r4];\n{+"
         + wait("empty", 1, "tail")
         + """+}
         ret;
         $consumer:
+        mov.u32 %r1, empty;
+        mapa.shared::cluster.u32 %r2, %r1, 0;
+        mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r2];
         """
-        + wait("full", 0, "one")
-        + f"{ARRIVE}[empty];\n"
-        + wait("full", 1, "two")
-        + f"""{ARRIVE}[empty]; // seen
+        + wait("full", 0, "full")
+        + """mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r2]; // seen
         st.global.u32 [%mine], 1;
         """,
         lambda given: [0] * 32 + [1] * 32,
-        missing="nobody waits for phase 1 of",
-        block=64,
-        shared=declared("full", "empty"),
+        missing="may exit before this arrival on empty",
+        grid=2,
+        cluster=2,
+        shared=declared("empty", "full"),
     ),
     Pair(
         "deadlock",
@@ -175,6 +179,28 @@ NAMED = [
         """,
         lambda given: [0] * 32 + [1] * 64,
         block=96,
+    ),
+]
+
+DIVERGED = [
+    Pair(
+        "named-barrier-divergence",
+        "lanes of a warp on two paths",
+        """setp.lt.u32 %p1, %lane, 16;
+        @%p1 bra $other;
+        mov.u32 %r1, 1;
+        [-bar.sync 0; // seen-]
+        bra $end;
+        $other:
+        mov.u32 %r1, 2;
+        [-bar.sync 0; // seen-]
+        $end:
+        {+bar.sync 0;+}
+        st.global.u32 [%mine], %r1;
+        """,
+        lambda given: ([2] * 16 + [1] * 16) * 2,
+        block=64,
+        missing="other lanes are elsewhere",
     ),
 ]
 

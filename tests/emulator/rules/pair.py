@@ -100,9 +100,7 @@ class Pair:
     def ptx(self, failing: bool) -> str:
         """The text of one side."""
         drop, keep = (_CLEAN, _FAILING) if failing else (_FAILING, _CLEAN)
-        body = keep.sub(r"\1", drop.sub("", self.template))
-        head = _PROLOGUE.format(shared=self.shared, directives=self.directives)
-        return f"{head}{body}\n    ret;\n}}\n"
+        return kernel(keep.sub(r"\1", drop.sub("", self.template)), self.shared, self.directives)
 
     def marks(self) -> dict[str, set[int]]:
         """Lines of the failing text that the report has to name, by mark."""
@@ -114,15 +112,34 @@ class Pair:
 
     def run(self, failing: bool, seeds: int) -> tuple[Report, Words]:
         """Emulate one side; the report, and the output under the last seed."""
-        text = self.ptx(failing)
-        source = np.arange(1, WORDS + 1, dtype=np.uint32)
-        buffers = [aligned_copy(a) for a in (source, source * 0, source * 0)]
-        launch = Launch.of(
-            text, "kernel", (self.grid, 1, 1), (self.block, 1, 1), buffers,
-            names=["in", "out", "work"], cluster=(self.cluster, 1, 1), filename="kernel.ptx",
-            shared_bytes=self.shared_bytes,
-        )  # fmt: skip
-        return emulate(launch, seeds=seeds, **self.options), buffers[1]
+        launch = launch_of(
+            self.ptx(failing), self.grid, self.block, self.cluster, self.shared_bytes
+        )
+        return emulate(launch, seeds=seeds, **self.options), output_of(launch)
+
+
+def kernel(body: str, shared: str = "", directives: str = "") -> str:
+    """A module with one kernel, whose body finds the registers that :class:`Pair` names."""
+    head = _PROLOGUE.format(shared=shared, directives=directives)
+    return f"{head}{body}\n    ret;\n}}\n"
+
+
+def launch_of(
+    text: str, grid: int = 1, block: int = 32, cluster: int = 1, shared_bytes: int = 0
+) -> Launch:
+    """A launch of such a kernel over new buffers."""
+    source = np.arange(1, WORDS + 1, dtype=np.uint32)
+    buffers = [aligned_copy(a) for a in (source, source * 0, source * 0)]
+    return Launch.of(
+        text, "kernel", (grid, 1, 1), (block, 1, 1), buffers, names=["in", "out", "work"],
+        cluster=(cluster, 1, 1), shared_bytes=shared_bytes, filename="kernel.ptx",
+    )  # fmt: skip
+
+
+def output_of(launch: Launch) -> Words:
+    """What the last run left in the output."""
+    words: Words = launch.buffer("out").array
+    return words
 
 
 # -- pieces that many kernels share ------------------------------------------------------

@@ -12,6 +12,7 @@ PAIRS: list[Pair] = [
     *copies.LOADS,
     *barriers.MBARRIERS,
     *barriers.NAMED,
+    *barriers.DIVERGED,
     *barriers.CONTROL,
     *warpgroup.PRODUCTS,
     *warpgroup.REGISTERS,

@@ -175,19 +175,19 @@ _BARRIERS = {
         "The phase cannot complete, or completes a turn late.",
         "Arrive with expect_tx in the phase that the copy signals.",
     ),
+    "arrival-count": Rule(
+        "more arrivals than a phase has left",
+        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
+        "An arrival counts for more than the pending count of the phase in progress.",
+        "The pending count leaves its valid range: what follows is undefined.",
+        "Initialise the barrier with the sum of all arrivals of a phase.",
+    ),
     "parity-operand": Rule(
         "a parity other than 0 or 1",
         _WAIT,
         "The phase parity of a wait is a phase number that was not taken modulo two.",
         "The wait behaves as for another phase.",
         "Take the phase modulo two.",
-    ),
-    "arrival-count": Rule(
-        "more arrivals than a phase has left",
-        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
-        "An arrival counts for more than the pending count of the phase.",
-        "The pending count leaves its valid range: what follows is undefined.",
-        "Initialise the barrier with the sum of all arrivals of a phase.",
     ),
     "uninitialised-barrier": Rule(
         "an mbarrier is used before its initialisation is known",
@@ -211,10 +211,10 @@ _BARRIERS = {
         "Every path of every group must make the same calls in the same order.",
     ),
     "dangling-arrival": Rule(
-        "arrivals are left over at exit",
+        "an arrival at a CTA of the cluster that may have exited",
         _ARRIVE,
-        "The kernel ends with a phase that some have arrived on and nobody will complete.",
-        "A cluster peer hangs, or the barrier's memory is written after its CTA is gone.",
+        "Nothing keeps the CTA that owns the mbarrier until the arrival has come.",
+        "The arrival hits memory that the next CTA uses, or faults.",
         "Let the producer wait for the last releases of every stage before it exits.",
     ),
     "peer-cta-gone": Rule(

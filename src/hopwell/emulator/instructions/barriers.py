@@ -16,7 +16,7 @@ from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
@@ -45,20 +45,17 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     number = bind.uniform(operands[0], "b32")
     count = bind.uniform(operands[1], "b32") if len(operands) > 1 else None
     op = bind.op
+    aligned = node.name == "bar" or "aligned" in node.modifiers
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         fragment = warp.fragment
-        if lanes.bits != warp.live:
-            gathered = warp.gather(lanes, 0xFFFF_FFFF)
-            assert gathered is not None
-            lanes = gathered
         index = number(warp, lanes)
         named = warp.cta.named_barrier(index)
         if fragment.token is None:
             threads = warp.cta.live_threads if count is None else count(warp, lanes)
             named.everyone = count is None
             fragment.token = named.round
-            _arrive(warp, lanes, op, named, threads, action)
+            _arrive(warp, lanes, op, named, threads, action, aligned)
             if reduction is not None:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
@@ -80,17 +77,20 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     return execute
 
 
-def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
+def _arrive(
+    warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str, aligned: bool
+) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
-    # To arrive and then wait in one round is legal: so does who gives itself the first turn.
+    # Arriving first and waiting later in one round is sound (so does who gives itself the first
+    # turn); to arrive again before anybody has waited for the first time is one call too many.
     earlier = next((o for w, waits, o in named.warps if w is warp and not waits), None)
     if earlier is not None and action == "arrive":
         named.faults.append("named-barrier-divergence")
         checker.report(
             "named-barrier-divergence", warp.agent, lanes, op, first=earlier, barrier=who,
-            missing=f"{warp.name} arrives twice in round {named.round} of {who}, and counts for "
-            "a warp that has not come",
+            missing=f"{warp.name} arrives again in round {named.round} of {who}, before the round "
+            "of its first arrival is complete",
         )  # fmt: skip
     if named.threads and named.threads != threads:
         checker.report(
@@ -106,14 +106,22 @@ def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, actio
             expected="a positive multiple of 32, and a barrier below 16", actual=threads,
         )  # fmt: skip
         threads = max(32, threads + -threads % 32)
-    # Every lane of the warp is there: a release of all that all lanes did.
-    checker.warp_sync(warp.agent, lanes)
     clock = checker.release(warp.agent, lanes, op, who)
     if named.arriving is None:
         named.arriving = clock.copy()
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
+    here = named.parts.pop(warp, 0) | lanes.bits
+    if warp.live & ~here:
+        # A warp counts when its last lane has come; only the unaligned form lets lanes part.
+        named.parts[warp] = here
+        if aligned:
+            checker.report(
+                "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
+                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
+            )  # fmt: skip
+        return
     named.counts.append(threads)
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))
@@ -163,7 +171,11 @@ def _reduced(node: Instruction, results: dict[str, int]) -> Any:
 
 @effect("barrier.cluster")
 def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
-    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster."""
+    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster.
+
+    With ``.relaxed``, an arrive publishes what the thread's last releasing fence covered.
+    """
+    op = bind.op
     arrive = node.modifiers[1] == "arrive"
     relaxed = "relaxed" in node.modifiers
 
@@ -172,10 +184,14 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
         if arrive:
             warp.machine.version += 1
             cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
-            if not relaxed:
-                clock = warp.checker.release(warp.agent, lanes)
-                cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
-                cluster.arriving.join(clock)
+            # Relaxed, it publishes what a fence before it covers (fence.mbarrier_init is made for
+            # this).
+            if relaxed:
+                clock = warp.checker.release_relaxed(warp.agent, lanes)
+            else:
+                clock = warp.checker.release(warp.agent, lanes, op, "the cluster barrier")
+            cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
+            cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
             if warp.machine.recorder is not None:
                 warp.machine.recorder.cluster_arrived(warp, cluster)
@@ -303,7 +319,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                 mbarrier.memory.rank != warp.cta.rank
                 and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
             ):
-                checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
+                report_dangling(mbarrier, warp, who, op)
                 continue
             mbarrier.arrive(warp, who, op, checker.stamp(warp.agent))
             clock: Clock | None

@@ -16,7 +16,7 @@ from hopwell.emulator.mbarrier import Mbarrier
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.emulator.warp import BulkGroups
-from hopwell.ptx.nodes import Address, Instruction, Operand, Vector
+from hopwell.ptx.nodes import Address, Instruction, Operand, Register, Vector
 
 if TYPE_CHECKING:
     from hopwell.emulator.machine import Cta
@@ -352,6 +352,11 @@ def _reached(warp: "Warp", lanes: Lanes, tensor: Any, tile: Any) -> tuple[Memory
     return memory, first - memory.base - tile.extent[0]
 
 
+def _box(memory: Memory, at: list[int]) -> str:
+    """A tensor's box in words: "q (0,128,0)"."""
+    return f"{memory.name} ({','.join(map(str, at))})"
+
+
 def _tensor_load(
     warp: "Warp",
     lanes: Lanes,
@@ -373,7 +378,7 @@ def _tensor_load(
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
         [(target, *_rows(place, tile.bytes))],
-        barrier=barrier, size=tile.bytes, destination=cta, payload=f"{memory.name} {tuple(at)}",
+        barrier=barrier, size=tile.bytes, destination=cta, payload=_box(memory, at),
     )  # fmt: skip
 
 
@@ -406,7 +411,7 @@ def _tensor_store(
         lambda: copy_layout.read_shared(tile, source.data, place), store,
         [(source, *_rows(place, tile.bytes))],
         [(memory, tile.rows + origin, tile.row_bytes)],
-        size=tile.bytes, payload=f"{memory.name} {tuple(at)}",
+        size=tile.bytes, payload=_box(memory, at),
     )  # fmt: skip
 
 
@@ -479,26 +484,32 @@ def wait(node: Instruction, bind: Binder) -> Execute:
 def cp_async(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.25.3.1 cp.async: each lane copies 4, 8 or 16 bytes to shared memory on its own.
 
-    A source size below the copy's leaves the rest zero. It belongs to the generic proxy.
+    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs
+    to the generic proxy.
     """
     operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])
     size = bind.uniform(operands[2], "b32")
-    ignore = None
-    length = None
-    if len(operands) > 3:
-        length = bind.read(operands[3], "b32")
-    if "ignore" in node.modifiers:
-        raise bind.fail("ignore-src is not modelled")
+    fewer = (
+        operands[3]
+        if len(operands) > 3 and not node.modifiers[-1].startswith("L2::cache")
+        else None
+    )
+    ignoring = isinstance(fewer, Register) and bind.scope.register(fewer).bank == "pred"
+    length = None if fewer is None else bind.read(fewer, "pred" if ignoring else "b32")
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         count = size(warp, lanes)
-        lengths = np.full(32, count) if length is None else length(warp).astype(np.int64)
+        if length is None:
+            lengths = np.full(32, count)
+        elif ignoring:
+            lengths = np.where(length(warp), 0, count)
+        else:
+            lengths = length(warp).astype(np.int64)
         for memory, part, offsets in locate(warp, "shared", target(warp), lanes, count):
             if memory is not None:
                 _copy_lanes(warp, bind, part, memory, offsets, origin(warp), lengths, count)
 
-    del ignore
     return execute
 
 

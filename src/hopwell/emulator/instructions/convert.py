@@ -187,23 +187,24 @@ def to_pair(m: Modifiers) -> Compute:
     return Compute(both, ("f32", "f32"), (m.type,))
 
 
+@typed("cvt", ("u2", "s2", "u4", "s4"))
 def _pack(m: Modifiers) -> Compute:
-    """d = a and b clamped to 16 bits, a in the upper half; or clamped to 8 bits in the lower
-    half, with the lower half of c above them."""
-    m.choice("pack")
-    m.choice("sat")
-    m.choice("s32")
-    if m.type not in ("u16", "s16", "u8", "s8"):
-        raise m.unsupported("packs into 8 or 16 bits")
-    narrow = conversion.between_integers(np.dtype(np.int32), TYPES[m.type].dtype, sat=True)
-    bits = TYPES[m.type].bits
-    dtype = np.dtype(f"u{bits // 8}")
+    """cvt.pack: d = a and b clamped, a above b; below 16 bits the low bits of c above both."""
+    for modifier in ("pack", "sat", "s32"):
+        m.choice(modifier)
+    bits = int(m.type[1:])
+    if bits > 16:
+        raise m.unsupported("packs into 16 bits or fewer")
+    low = -(1 << bits - 1) if m.type[0] == "s" else 0
+    high = low + (1 << bits) - 1
+    size, mask = np.uint32(bits), np.uint32((1 << bits) - 1)
 
     def pack(a: Array, b: Array) -> Array:
-        upper, lower = (narrow(x).view(dtype).astype(np.uint32) for x in (a, b))
-        return upper << np.uint32(bits) | lower
+        upper, lower = (np.clip(x, low, high).astype(np.uint32) & mask for x in (a, b))
+        return upper << size | lower
 
     if bits == 16:
         return Compute(pack, ("s32", "s32"), ("b32",))
     m.choice("b32")
-    return Compute(lambda a, b, c: c << np.uint32(16) | pack(a, b), ("s32", "s32", "b32"), ("b32",))
+    rest = np.uint32(2 * bits)
+    return Compute(lambda a, b, c: c << rest | pack(a, b), ("s32", "s32", "b32"), ("b32",))

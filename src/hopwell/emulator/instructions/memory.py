@@ -48,14 +48,17 @@ def locate(
 
     Lanes that reach no memory are reported as out of bounds and yielded with None.
     """
+    if not lanes.count:
+        return
     if space == "generic":
         yield from _locate_generic(warp, addresses, lanes, size)
     elif space == "shared":
         yield from _locate_shared(warp, addresses, lanes, size)
-    elif space in ("param", "const") and not _in_window(addresses, lanes):
-        memory = warp.machine.parameters
-        yield memory, lanes, addresses[lanes.index]
+    elif space == "param" and not _in_window(addresses, lanes):
+        yield warp.machine.parameters, lanes, addresses[lanes.index]
     else:
+        if space == "const" and not _in_window(addresses, lanes):
+            addresses = addresses + layout.CONSTANT_WINDOW
         for part in warp.machine.globals.split(addresses, lanes, size):
             if part[0] is None:
                 _outside(warp, "global", part, addresses, size)
@@ -77,8 +80,6 @@ def _locate_generic(
             yield from _locate_shared(warp, addresses - base, part, size)
         elif base == layout.PARAMETER_WINDOW:
             yield warp.machine.parameters, part, (addresses - base)[part.index]
-        elif base == layout.LOCAL_WINDOW:
-            raise NotImplementedError("generic access to local memory")
         else:
             yield from locate(warp, "global", addresses, part, size)
 
@@ -109,7 +110,7 @@ def _locate_shared(
         if peer is None or not inside.any():
             continue
         part = lanes_of(sum(1 << int(lane) for lane in lanes.index[inside]))
-        if not peer.alive:
+        if not peer.alive and not warp.op.opcode.startswith("mbarrier.arrive"):
             warp.checker.report("peer-cta-gone", warp.agent, part, warp.op, peer=str(peer.index))
         yield peer.shared, part, offsets[inside]
 
@@ -176,16 +177,20 @@ def ld(node: Instruction, bind: Binder) -> Execute:
     # A register wider than the type takes the value extended; stores of bits go by dtype.
     setters = [bind.write(t, kind.name) for t in targets]
     address = bind.address(node.operands[1])
+    local = _local_load(bind, kind, setters, address)
     if space == "local":
-        return _local_load(bind, kind, setters, address)
+        return local
     size, count, op = kind.bytes, len(targets), bind.op
     total = size * count
+    generic = space == "generic"
     strong, semantics, scope = _ordering(node)
     unsigned, dtype = np.dtype(f"u{size}") if size <= 8 else kind.dtype, kind.dtype
     if size == 16:
         raise bind.fail("128-bit scalars are not modelled")
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
+        if generic:
+            lanes = _in_local(warp, lanes, address(warp), local)
         for memory, part, offsets in locate(warp, space, address(warp), lanes, total):
             values = np.full((count, 32), POISON, unsigned)
             if memory is not None and check_alignment(warp, offsets + memory.base, total, part):
@@ -200,6 +205,17 @@ def ld(node: Instruction, bind: Binder) -> Execute:
                 store(warp, part, values[i].view(dtype))
 
     return execute
+
+
+def _in_local(warp: "Warp", lanes: Lanes, addresses: NDArray[np.int64], access: Execute) -> Lanes:
+    """Perform a generic access for lanes whose address is local; the lanes that remain."""
+    windows = addresses[lanes.index] >> 56 << 56
+    inside = windows == layout.LOCAL_WINDOW
+    if not inside.any():
+        return lanes
+    local = lanes_of(sum(1 << int(lane) for lane in lanes.index[inside]))
+    access(warp, local)
+    return lanes_of(lanes.bits & ~local.bits)
 
 
 def _local_load(bind: Binder, kind: Type, setters: list[Any], address: Any) -> Execute:
@@ -222,8 +238,8 @@ def _local_load(bind: Binder, kind: Type, setters: list[Any], address: Any) -> E
 @effect("st")
 def st(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.11 st: store 1, 2, 4 or 8 values at each lane's address."""
-    if "async" in node.modifiers or "bulk" in node.modifiers:
-        raise bind.fail("st.async and st.bulk are not modelled")
+    if "bulk" in node.modifiers:
+        raise bind.fail("st.bulk is not modelled")
     space, _ = state_space(node)
     kind = access_type(node, bind)
     sources = bind.elements(node.operands[1])
@@ -245,6 +261,8 @@ def st(node: Instruction, bind: Binder) -> Execute:
             warp.local[lanes.index[:, None], columns] = values.view(np.uint8).reshape(-1, size)
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
+        if space == "generic":
+            lanes = _in_local(warp, lanes, address(warp), execute_local)
         for memory, part, offsets in locate(warp, space, address(warp), lanes, total):
             if memory is None or not check_alignment(warp, offsets + memory.base, total, part):
                 continue
@@ -261,7 +279,7 @@ def st(node: Instruction, bind: Binder) -> Execute:
     return execute_local if space == "local" else execute
 
 
-_ATOMIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": lambda old, b: old + b,
     "min": lambda old, b: b if b < old else old,
     "max": lambda old, b: b if b > old else old,
@@ -272,17 +290,16 @@ _ATOMIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "inc": lambda old, b: 0 if old >= b else old + 1,
     "dec": lambda old, b: b if old == 0 or old > b else old - 1,
 }
+"""What atomics make of a location's old value and their operand (PTX ISA 9.7.13.13)."""
 
 
 @effect("atom", "red")
 def atomic(node: Instruction, bind: Binder) -> Execute:
     """9.7.13.13 atom and 9.7.13.14 red: read, modify and write one location, lane by lane."""
-    if "async" in node.modifiers:
-        raise bind.fail("red.async is not modelled")
     space, _ = state_space(node)
     kind = access_type(node, bind)
-    name = next((m for m in node.modifiers if m in _ATOMIC or m == "cas"), None)
-    if name is None:
+    name = next((m for m in node.modifiers if m in OPERATIONS or m == "cas"), None)
+    if name is None or kind.bits > 64:
         raise bind.fail("no operation that is known")
     operands = list(node.operands)
     target = Sink() if node.name == "red" else operands.pop(0)
@@ -330,7 +347,7 @@ def _combiner(name: str, kind: Type) -> Callable[..., Any]:
         from hopwell.emulator.instructions.packed_atomics import combine_packed
 
         return combine_packed(name, kind.name)
-    return _ATOMIC[name]
+    return OPERATIONS[name]
 
 
 @effect("fence", "membar")
@@ -367,6 +384,7 @@ def cvta(node: Instruction, bind: Binder) -> Execute:
         "shared": layout.SHARED_WINDOW,
         "local": layout.LOCAL_WINDOW,
         "param": layout.PARAMETER_WINDOW,
+        "const": layout.CONSTANT_WINDOW,
     }.get(space, 0)
     read, store = bind.read(source, kind), bind.write(node.operands[0], kind)
     shift = np.uint64((1 << 64) - base if back and base else base)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from hopwell.emulator.registry import Compute, UnsupportedInstruction, instruction
-from hopwell.emulator.types import TYPES, is_type
+from hopwell.emulator.types import is_type
 from hopwell.ptx.nodes import Instruction
 
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
@@ -78,8 +78,8 @@ def typed(name: str, types: Iterable[str]) -> Callable[[TypedDecoder], TypedDeco
     def register(decoder: TypedDecoder) -> TypedDecoder:
         table = _TYPED.setdefault(name, {})
         for type_name in types:
-            if type_name not in TYPES or type_name in table:
-                raise KeyError(f"{name}.{type_name}: no such type, or registered already")
+            if type_name in table:
+                raise KeyError(f"{name}.{type_name} is registered already")
             table[type_name] = decoder
         instruction(name)(_decode)
         return decoder

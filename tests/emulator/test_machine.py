@@ -9,6 +9,7 @@ from tests.emulator.kernel import run, text
 from hopwell import ptx
 from hopwell.emulator.program import ProgramError, build
 from hopwell.emulator.registry import UnsupportedInstruction
+from hopwell.errors import PtxNameError
 
 STORE = "st.global.u32 [%mine], %r1;\nret;\n"
 
@@ -309,7 +310,7 @@ def test_an_instruction_nobody_registered_says_where_it_stands() -> None:
     ("body", "what"), [("mov.u32 %nowhere, 1;", "nowhere"), ("bra nowhere;", "nowhere")]
 )
 def test_unknown_names(body: str, what: str) -> None:
-    with pytest.raises(ProgramError, match=what):
+    with pytest.raises(PtxNameError, match=what):
         build(ptx.parse(text(body), "k.ptx"))
 
 

@@ -134,7 +134,23 @@ class RegisterWait:
     free: int
 
 
-Wanted = MbarrierWait | NamedBarrierWait | ClusterWait | MemoryWait | GroupWait | RegisterWait
+@dataclass(frozen=True, slots=True)
+class LanesWait:
+    """Lanes of a warp wait at a .sync instruction for others of its mask, as bits."""
+
+    mask: int
+    arrived: int
+
+
+Wanted = (
+    MbarrierWait
+    | NamedBarrierWait
+    | ClusterWait
+    | MemoryWait
+    | GroupWait
+    | RegisterWait
+    | LanesWait
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +178,7 @@ class Finding:
     """One waiter with the cause that its own state shows, "" where it only waits for others.
 
     ``cause`` is a rule of :data:`hopwell.emulator.hazards.rules.RULES`, or "missing-arrival",
-    "missing-copy", "unchanging-memory" or "waits-for-others".
+    "missing-copy", "divergent-sync", "unchanging-memory" or "waits-for-others".
     """
 
     waiter: Waiter
@@ -222,6 +238,7 @@ _MOST_TELLING_FIRST = (
     "expected-bytes-too-many",
     "stale-phase",
     "peer-cta-gone",
+    "divergent-sync",
     "missing-copy",
     "missing-arrival",
     "unchanging-memory",
@@ -246,11 +263,26 @@ def _judge(waiter: Waiter) -> tuple[str, str]:
             f"for {wanted.kind} groups: {wanted.pending} are pending, {wanted.allowed} may be, "
             "and no engine has work of them"
         )
+    elif isinstance(wanted, LanesWait):
+        cause = "divergent-sync"
+        words = (
+            f"for lanes {_lanes(wanted.mask & ~wanted.arrived)} of its warp, which the mask names "
+            f"and which are elsewhere or have exited; lanes {_lanes(wanted.arrived)} are here"
+        )
     else:
         cause = "register-pool-exhausted"
         words = f"for {wanted.wanted} registers, of which the CTA's pool has {wanted.free}"
     signallers = _signallers(waiter)
     return cause, f"{words}\n{signallers}" if signallers else words
+
+
+def _lanes(bits: int) -> str:
+    """ "0-3, 7" for 0b10001111."""
+    lanes = [lane for lane in range(bits.bit_length()) if bits >> lane & 1]
+    starts = [lane for lane in lanes if lane - 1 not in lanes]
+    stops = [lane for lane in lanes if lane + 1 not in lanes]
+    runs = zip(starts, stops, strict=True)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _mbarrier(wait: MbarrierWait, waiter: Waiter) -> tuple[str, str]:
@@ -364,7 +396,9 @@ def _thing(wanted: Wanted) -> str:
         return "the cluster barrier"
     if isinstance(wanted, MemoryWait):
         return ", ".join(wanted.places)
-    return "registers" if isinstance(wanted, RegisterWait) else f"{wanted.kind} groups"
+    if isinstance(wanted, GroupWait):
+        return f"{wanted.kind} groups"
+    return "registers" if isinstance(wanted, RegisterWait) else "lanes of its warp"
 
 
 def _cycles(edges: Sequence[Edge], agents: set[str]) -> tuple[tuple[str, ...], ...]:

@@ -39,7 +39,7 @@ from hopwell.emulator.hazards.shadow import (
     distinct,
     referenced,
 )
-from hopwell.emulator.hazards.words import access, agent, engine_agent, work
+from hopwell.emulator.hazards.words import agent, engine_agent, work
 from hopwell.emulator.lanes import FULL, FULL_MASK, Lanes
 
 Offsets = NDArray[np.int64]
@@ -69,6 +69,7 @@ class Checker:
         self._columns = Columns()
         self._findings = Findings(seed, self._columns)
         self._warps: dict[int, Warp] = {}
+        self._mates: dict[Cta, list[WarpClock]] = {}  # the clocks of a CTA's warps
         self._regions: list[Region] = []
         self._events: dict[int, Event] = {}
         self._next_event = INITIAL + 1
@@ -94,6 +95,7 @@ class Checker:
         self._warps[number] = Warp(
             number, name, cta, cta if cluster is None else cluster, warp_index, clock
         )
+        self._mates.setdefault(cta, []).append(clock)
         return number
 
     def new_region(
@@ -113,6 +115,8 @@ class Checker:
     def column(self, kind: str, key: object, name: str = "") -> int:
         """The column of a completion: kind "mbarrier", "bulk-read", "bulk", "wgmma", "cp.async".
 
+        The time of an mbarrier's column is the number of its completed phases, so that who knows
+        p + 1 knows phase p to be complete; that of the others the number of a committed group.
         ``name`` is what reports call it; given at any later call, it replaces the first.
         """
         return self._columns.number(kind, key, name)
@@ -161,7 +165,7 @@ class Checker:
         """A wait of these lanes found ``column`` at ``time``: it names late and stale waits."""
         warp = self._warps[w]
         before = warp.waits.get(column)
-        fresh = time >= 0 if before is None else time > before.time
+        fresh = time > (0 if before is None else before.time)
         warp.waits[column] = Wait(time, warp.clock.stamp(), fresh)
 
     def stamp(self, w: int) -> int:
@@ -280,7 +284,8 @@ class Checker:
         operations themselves are atomic and race with nothing.
         """
         warp = self._warps[w]
-        for number in distinct(region.writes[region.cells(offsets, 8)]):
+        index = region.cells(offsets, 8)  # first: it may refine the region's arrays
+        for number in distinct(region.writes[index]):
             event = self._events.get(number)
             if event is None or event.barrier is None:
                 missing = "no mbarrier.init of it comes before"
@@ -297,10 +302,12 @@ class Checker:
             self._findings.single(
                 "uninitialised-barrier",
                 op.pc,
-                access(user, start, start + 8, lanes.first),
+                self._findings.access(user, start, start + 8, lanes.first),
                 missing,
                 {},
-                None if event is None else access(event, start, start + 8, event.lanes.first),
+                None
+                if event is None
+                else self._findings.access(event, start, start + 8, event.lanes.first),
             )
 
     def _knows_barrier(
@@ -365,8 +372,7 @@ class Checker:
         """These lanes leave the kernel."""
         warp = self._warps[w]
         warp.clock.alive &= ~lanes.bits & FULL_MASK
-        mates = [other for other in self._warps.values() if other.cta == warp.cta]
-        if not any(other.clock.alive for other in mates):
+        if not any(clock.alive for clock in self._mates[warp.cta]):
             self._peers(warp.cta)
             self._prune(warp.cta)
             for a in self._open.pop(warp.cta, {}).values():
@@ -395,7 +401,7 @@ class Checker:
                     self._findings.single(
                         "peer-cta-gone",
                         event.op.pc,
-                        access(
+                        self._findings.access(
                             event,
                             event.first_offset,
                             event.first_offset + event.size,
@@ -408,7 +414,7 @@ class Checker:
 
     def _prune(self, cta: Cta) -> None:
         """Forget operations on the CTA's shared memory that a warp of it knows to be complete."""
-        mates = [warp.clock for warp in self._warps.values() if warp.cta == cta]
+        mates = self._mates[cta]
         views = [c.general for c in mates] + [s.general for c in mates for s in c.single.values()]
         self._open[cta] = {
             serial: a
@@ -536,7 +542,7 @@ class Checker:
         self._findings.single(
             "uninitialised-read",
             event.op.pc,
-            access(event, start, stop, lane),
+            self._findings.access(event, start, stop, lane),
             f"no write to these bytes comes before the read by {agent(event, lane)}",
             {"bytes": len(np.unique(cells)) * grain},
         )

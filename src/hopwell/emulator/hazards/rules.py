@@ -182,13 +182,6 @@ _BARRIERS = {
         "The wait behaves as for another phase.",
         "Take the phase modulo two.",
     ),
-    "arrival-count": Rule(
-        "more arrivals than a phase has left",
-        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
-        "An arrival counts for more than the pending count of the phase.",
-        "The pending count leaves its valid range: what follows is undefined.",
-        "Initialise the barrier with the sum of all arrivals of a phase.",
-    ),
     "uninitialised-barrier": Rule(
         "an mbarrier is used before its initialisation is known",
         _INIT,

@@ -82,8 +82,8 @@ def _arrive(
 ) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
-    # Arriving first and waiting later in one round is sound where the count provides for it; to
-    # arrive again before anybody has waited for the first time is one call too many.
+    # Arriving first and waiting later in one round is sound (so does who gives itself the first
+    # turn); to arrive again before anybody has waited for the first time is one call too many.
     earlier = next((o for w, waits, o in named.warps if w is warp and not waits), None)
     if earlier is not None and action == "arrive":
         named.faults.append("named-barrier-divergence")
@@ -119,13 +119,19 @@ def _arrive(
         if aligned:
             checker.report(
                 "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
-                missing="the other lanes of the warp are elsewhere",
+                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
             )  # fmt: skip
         return
     named.counts.append(threads)
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))
     named.participants[warp] = op
+    if named.arrived >= named.threads and not any(waits for _, waits, _ in named.warps):
+        checker.report(
+            "named-barrier-divergence", warp.agent, lanes, op, first=named.warps[0][2],
+            barrier=who, missing=f"round {named.round} of {who} is complete by arrivals alone, "
+            "and lets nobody go: who waits there comes too late for it",
+        )  # fmt: skip
     warp.machine.version += 1
     if warp.machine.recorder is not None:
         warp.machine.recorder.named(warp, named, action, op)
@@ -174,10 +180,13 @@ def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
         if arrive:
             warp.machine.version += 1
             cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
-            if not relaxed:
-                clock = warp.checker.release(warp.agent, lanes)
-                cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
-                cluster.arriving.join(clock)
+            # Relaxed, it publishes what a fence before it covers (fence.mbarrier_init is made for
+            # this).
+            checker = warp.checker
+            publish = checker.release_relaxed if relaxed else checker.release
+            clock = publish(warp.agent, lanes)
+            cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
+            cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
             if warp.machine.recorder is not None:
                 warp.machine.recorder.cluster_arrived(warp, cluster)

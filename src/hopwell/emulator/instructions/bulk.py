@@ -484,7 +484,8 @@ def wait(node: Instruction, bind: Binder) -> Execute:
 def cp_async(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.25.3.1 cp.async: each lane copies 4, 8 or 16 bytes to shared memory on its own.
 
-    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs to the generic proxy.
+    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs
+    to the generic proxy.
     """
     operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])

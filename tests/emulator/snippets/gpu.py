@@ -173,10 +173,12 @@ def main() -> int:
             )
             results[name] = (library()[name], error, values, maps)
     size = record.write(options.record, machine(), results)
+    failed = 0
     for name in names:
-        if errors[name] is not None:
-            print(f"{name}: {errors[name]}")
-    failed = sum(error is not None for error in errors.values())
+        expected = library()[name].error
+        if (errors[name] is not None or expected) and expected not in (errors[name] or "none"):
+            failed += 1
+            print(f"{name}: {errors[name]}, expected {expected or 'an answer'}")
     seconds = time.monotonic() - started
     print(f"{len(names) - failed} of {len(names)} snippets answered, {size} bytes, {seconds:.1f} s")
     return 1 if failed else 0

@@ -85,7 +85,8 @@ class Snippet:
     """One kernel, called ``kernel`` in ``source``; ``name`` is ``family/what``.
 
     ``lines``: what each row of a two-dimensional output is, for messages. ``hazards``: the rules
-    that the emulator is expected to report, which for all but a few snippets is none.
+    that the emulator is expected to report, which for all but a few snippets is none. ``error``:
+    what the GPU is expected to end with instead of an answer; then one of the rules is reported.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Snippet:
     shared_bytes: int = 0
     lines: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
+    error: str = ""
 
     kernel = "snippet"
 
@@ -200,7 +202,7 @@ def program(
     """A snippet whose kernel takes inputs, outputs, scalars and tensor maps, in this order.
 
     Arrays are given by makers; an output's maker gives its first contents. launch: block, grid,
-    cluster, shared_bytes, lines, hazards.
+    cluster, shared_bytes, lines, hazards, error.
     """
     arguments: list[Argument] = [Buffer(n, make) for n, make in (inputs or {}).items()]
     arguments += [Buffer(n, make, comparison or Comparison()) for n, make in outputs.items()]

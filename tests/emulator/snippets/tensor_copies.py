@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.barriers import BARRIER, CLUSTER_SYNC, waiting
-from tests.emulator.snippets.copies import INIT, ROOM, clear, copy_out
+from tests.emulator.snippets.copies import INIT, ONE_COPY, ROOM, clear, copy_out
 from tests.emulator.snippets.elementwise import Array
 from tests.emulator.snippets.snippet import Snippet, TensorMap, poisoned, program
 
@@ -42,7 +42,7 @@ class Case:
 
     @property
     def element(self) -> int:
-        return 4 if self.type == "tf32" else inputs.bits_of(self.type) // 8
+        return inputs.bits_of(self.type.partition(".")[0]) // 8
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -66,6 +66,13 @@ class Case:
         counts = (-(-b // s) for b, s in zip(self.box, steps, strict=True))
         return math.prod(counts) * self.element
 
+    @property
+    def room(self) -> int:
+        """Bytes of shared memory from the box's start: rows of a swizzled box fill its span."""
+        if self.swizzle == "none":
+            return self.box_bytes
+        return self.box_bytes // (self.box[0] * self.element) * int(self.swizzle[:-1])
+
     def map(self, buffer: str) -> TensorMap:
         return TensorMap(
             name="map",
@@ -87,35 +94,52 @@ class Case:
 
 
 def _tensor(case: Case, seed: int = 91) -> Array:
-    """Bytes of a tensor: random, of floating types moderate numbers."""
+    """Bytes of a tensor: random, of floating types moderate numbers.
+
+    Types that are rounded or flushed on the way get every class of number, and midpoints.
+    """
+    if case.type.startswith("tf32") or case.type.endswith(".ftz"):
+        count = case.tensor_bytes // 4
+        near = inputs.random_bits(seed + 1, count, 32) & np.uint32(0xFFFFC000)
+        near += (np.uint32(0x1000) * (1 + 2 * inputs.below(seed + 2, count, 2))).astype(np.uint32)
+        near += (inputs.below(seed + 3, count, 3) - 1).astype(np.uint32)
+        small = inputs.random_bits(seed + 4, count, 32) & np.uint32(0x80FFFFFF)
+        kind = inputs.below(seed + 5, count, 4)
+        any_ = inputs.column("f32", seed, count)
+        return np.where(kind == 0, near, np.where(kind == 1, small, any_)).view(np.uint8)
     if case.type in inputs.FLOATS:
         count = case.tensor_bytes // case.element
         return inputs.moderate_floats(seed, count, case.type, 4).view(np.uint8)
     return inputs.random_bits(seed, case.tensor_bytes, 8)
 
 
-#: What both directions go through.
+#: What both directions go through. The copy engine takes first coordinates at multiples of 16
+#: bytes alone, and no negative coordinates of a store.
 SHAPES = [
     Case("1d", "u8", (256,), (64,), (32,)),
     Case("1d end", "f32", (100,), (32,), (84,)),
-    Case("1d start", "u16", (128,), (16,), (-5,)),
     Case("1d outside", "u32", (64,), (16,), (200,)),
     Case("2d", "f16", (64, 24), (32, 8), (16, 9)),
-    Case("2d padded", "u64", (10, 12), (4, 5), (3, 4), padding=48),
-    Case("2d corner", "s32", (20, 11), (8, 6), (15, 8)),
-    Case("2d before", "bf16", (40, 12), (16, 7), (-3, -4)),
-    Case("3d", "f32", (12, 10, 6), (8, 3, 4), (2, 8, -1)),
-    Case("4d", "u8", (48, 5, 4, 6), (32, 2, 3, 2), (30, 4, 2, 5)),
-    Case("5d", "f16", (24, 4, 3, 4, 3), (16, 2, 2, 3, 2), (12, 3, -1, 2, 2)),
-    Case("f64", "f64", (9, 9), (4, 4), (7, 6)),
-    Case("s64", "s64", (8, 9), (2, 4), (7, 6)),
+    Case("2d padded", "u64", (10, 12), (4, 5), (2, 4), padding=48),
+    Case("2d corner", "s32", (20, 11), (8, 6), (16, 8)),
+    Case("3d", "f32", (12, 10, 6), (8, 3, 4), (8, 8, 3)),
+    Case("4d", "u8", (48, 5, 4, 6), (32, 2, 3, 2), (32, 4, 2, 5)),
+    Case("5d", "f16", (24, 4, 3, 4, 3), (16, 2, 2, 3, 2), (16, 3, 2, 2, 2)),
+    Case("f64", "f64", (9, 9), (4, 4), (8, 6)),
+    Case("s64", "s64", (8, 9), (4, 4), (6, 6)),
+    Case("tf32", "tf32", (32, 10), (16, 8), (24, 5)),
+    Case("tf32 whole", "tf32", (32, 16), (32, 16), (0, 0)),
+    Case("f32 ftz", "f32.ftz", (32, 16), (32, 16), (0, 0)),
+    Case("tf32 ftz", "tf32.ftz", (32, 16), (32, 16), (0, 0)),
     Case("swizzle 32B", "u8", (64, 20), (32, 16), (16, 3), "32B"),
     Case("swizzle 32B narrow", "u8", (64, 20), (16, 16), (16, 3), "32B"),
     Case("swizzle 64B", "f16", (64, 20), (32, 16), (16, 3), "64B"),
     Case("swizzle 128B", "bf16", (128, 20), (64, 16), (64, 7), "128B"),
-    Case("swizzle 128B f32", "f32", (40, 30), (32, 24), (16, -3), "128B"),
+    Case("swizzle 128B f32", "f32", (40, 30), (32, 24), (16, 9), "128B"),
     Case("swizzle 128B narrow", "bf16", (128, 20), (32, 16), (64, 7), "128B"),
-    Case("swizzle 128B 3d", "u8", (130, 7, 5), (128, 5, 3), (8, 3, 3), "128B"),
+    Case("swizzle 64B narrow", "u8", (64, 9, 5), (48, 5, 2), (16, 3, 2), "64B"),
+    Case("swizzle 128B narrow at 256", "bf16", (128, 9), (40, 8), (64, 5), "128B", offset=256),
+    Case("swizzle 128B 3d", "u8", (130, 7, 5), (128, 5, 3), (16, 3, 3), "128B"),
     Case("swizzle 128B 4d", "bf16", (64, 3, 20, 2), (64, 1, 16, 1), (0, 2, 9, 1), "128B"),
     Case("swizzle 128B at 128", "bf16", (64, 20), (64, 16), (0, 2), "128B", offset=128),
     Case("swizzle 64B at 256", "bf16", (64, 20), (32, 16), (0, 2), "64B", offset=256),
@@ -123,19 +147,26 @@ SHAPES = [
     Case("steps", "u32", (16, 30, 9), (4, 8, 6), (4, 3, 2), steps=(1, 2, 3)),
 ]  # fmt: skip
 LOADS = [
-    Case("nan f16", "f16", (20, 10), (16, 8), (10, 5), fill="nan"),
-    Case("nan bf16", "bf16", (24, 10), (16, 8), (14, -3), fill="nan"),
-    Case("nan f32", "f32", (20, 10), (16, 8), (10, 5), fill="nan"),
+    Case("1d start", "u16", (128,), (16,), (-8,)),
+    Case("2d before", "bf16", (40, 12), (16, 7), (-8, -4)),
+    Case("3d before", "f32", (12, 10, 6), (8, 3, 4), (-4, 8, -1)),
+    Case("5d before", "f16", (24, 4, 3, 4, 3), (16, 2, 2, 3, 2), (8, -1, -1, 2, -1)),
+    Case("steps before", "u32", (16, 30, 9), (4, 8, 6), (4, -3, -2), steps=(1, 2, 3)),
+    Case("swizzle 128B before", "f32", (40, 30), (32, 24), (-16, -3), "128B"),
+    Case("swizzle 128B narrow before", "f32", (40, 30), (16, 8), (-4, -3), "128B"),
+    Case("nan f16", "f16", (20, 10), (16, 8), (8, 5), fill="nan"),
+    Case("nan bf16", "bf16", (24, 10), (16, 8), (16, -3), fill="nan"),
+    Case("nan f32", "f32", (20, 10), (16, 8), (12, 5), fill="nan"),
     Case("nan f64", "f64", (10, 10), (4, 8), (8, 5), fill="nan"),
     Case("nan swizzled", "bf16", (72, 10), (64, 8), (32, 5), "128B", "nan"),
-    Case("tf32", "tf32", (32, 10), (16, 8), (10, 5)),
+    Case("nan narrow", "f16", (40, 10), (16, 8), (32, 5), "64B", "nan"),
     Case("tf32 nan", "tf32", (32, 10), (16, 8), (20, 5), fill="nan"),
 ]  # fmt: skip
 
 
 def load(case: Case) -> Snippet:
     size = case.box_bytes
-    whole = -(-(case.offset + size) // 1024) * 1024
+    whole = -(-(case.offset + case.room) // 1024) * 1024
     set_coordinates, vector = case.coordinates()
     return program(
         f"tensor/load {case.label}",
@@ -177,7 +208,7 @@ def _shared(case: Case, whole: int) -> Array:
 
 
 def store(case: Case, operation: str = "") -> Snippet:
-    whole = -(-(case.offset + case.box_bytes) // 1024) * 1024
+    whole = -(-(case.offset + case.room) // 1024) * 1024
     _, vector = case.coordinates()
     opcode = f"cp.async.bulk.tensor.{case.rank}d.global.shared::cta.tile.bulk_group"
     if operation:
@@ -229,7 +260,62 @@ def multicast() -> Snippet:
     )
 
 
+def by_every_lane() -> Snippet:
+    """32 lanes that agree issue one load: a second arrival finds no bytes too many or too few."""
+    case = Case("", "bf16", (64, 32), (64, 8), (0, 4), "128B")
+    set_coordinates, vector = case.coordinates()
+    return program(
+        "tensor/load by every lane",
+        INIT
+        + set_coordinates
+        + f"""@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], {case.box_bytes};
+        bar.warp.sync -1;
+        cp.async.bulk.tensor.2d.{LOAD} [%r3], [%p_map, {vector}], [bar];
+        """
+        + waiting("full", "bar", 0)
+        + ONE_COPY
+        + copy_out(1024, 32),
+        inputs={"data": partial(_tensor, case)},
+        outputs={"out": poisoned(np.uint8, 1024 + 128)},
+        maps=(case.map("data"),),
+        preamble=ROOM.replace("128", "1024") + BARRIER,
+        shared_bytes=ROOM_BYTES,
+    )
+
+
+def refused() -> Iterator[Snippet]:
+    """What the copy engine does not take."""
+    odd = Case("odd start", "u16", (128,), (16,), (5,))
+    before = Case("before", "f32", (12, 10), (8, 3), (4, -1))
+    shared = Case("at 64", "u8", (256,), (64,), (32,), offset=64)
+    for case in (odd, shared):
+        moves, vector = case.coordinates()
+        yield program(
+            f"tensor/refused load {case.label}",
+            INIT
+            + moves
+            + f"""add.u32 %r4, %r3, {case.offset};
+            @%p1 cp.async.bulk.tensor.1d.{LOAD} [%r4], [%p_map, {vector}], [bar];""",
+            inputs={"data": partial(_tensor, case)},
+            outputs={"out": poisoned(np.uint8, 16)},
+            maps=(case.map("data"),),
+            preamble=ROOM.replace("128", "1024") + BARRIER,
+            shared_bytes=ROOM_BYTES,
+            hazards=("misaligned-access",),
+            error="CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        )
+    refused_store = store(before)
+    yield dataclasses.replace(
+        refused_store,
+        name="tensor/refused store before",
+        hazards=("out-of-bounds-global",),
+        error="CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    )
+
+
 def snippets() -> Iterator[Snippet]:
+    yield by_every_lane()
+    yield from refused()
     for case in SHAPES + LOADS:
         yield load(case)
     for case in SHAPES:

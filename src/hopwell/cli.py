@@ -171,6 +171,87 @@ def evidence(
     display.emit(evidence.report(records, require), evidence.render, as_json)
 
 
+@app.command()
+def emulate(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="A Python program, a PTX file or a saved launch (.launch).",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="Of the program; put -- before those that begin with a dash."),
+    ] = None,
+    kernel: Annotated[str | None, typer.Option(help="PTX: the entry; the only one.")] = None,
+    grid: Annotated[str, typer.Option(help="PTX: CTAs along x, y and z, such as 4,2.")] = "1",
+    block: Annotated[
+        str | None, typer.Option(help="PTX: threads of a CTA; what .reqntid says.")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="PTX: CTAs of a cluster.")] = "1",
+    shared: Annotated[int, typer.Option(help="PTX: bytes of dynamic shared memory.", min=0)] = 0,
+    args: Annotated[
+        str,
+        typer.Option(
+            help="PTX: the arguments in order: 5, f32:0.5, @file.npy, zeros:f32:1024, "
+            "random:bf16:128x64:SEED (also ones, range)."
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Save the arrays here afterwards.", file_okay=False)
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Schedules: how many, or such as 0,1,7 or 5-9.")] = "2",
+    landing: Annotated[
+        str | None,
+        typer.Option(
+            help="When asynchronous work completes: early, late or random. Otherwise early under "
+            "seed 0, late under seed 1, random under the rest."
+        ),
+    ] = None,
+    hazards: Annotated[bool, typer.Option(help="Look for hazards.")] = True,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="JSON or TOML: ranges of dynamic shared memory, name = [first, bytes]."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Instructions of one warp that count as an endless loop.", min=1)
+    ] = 20_000_000,
+    resident: Annotated[int, typer.Option(help="CTAs that run at the same time.", min=1)] = 132,
+    pipelines: Annotated[
+        bool, typer.Option("--pipelines", help="Count what happens at every barrier.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a timeline for ui.perfetto.dev.", dir_okay=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run compiled kernels on the CPU and name every hazard."""
+    from hopwell.commands import emulate
+    from hopwell.errors import InputError
+
+    if landing not in (None, "early", "late", "random"):
+        raise typer.BadParameter("--landing is early, late or random")
+    try:
+        options = emulate.Options(
+            seeds=emulate.parse_seeds(seeds),
+            landing=landing,  # type: ignore[arg-type]
+            hazards=hazards,
+            names={} if names is None else emulate.read_names(names),
+            limit=limit,
+            resident=resident,
+            pipelines=pipelines,
+            trace=trace,
+        )
+        started = emulate.Kernel(kernel, grid, block, cluster, shared, args, out)
+        with display.progress() as tell:
+            outcome = emulate.run(target, arguments or [], started, options, tell)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from error
+    display.emit(outcome.to_dict(), lambda _, console: emulate.render(outcome, console), as_json)
+
+
 @cache_app.command()
 def info(as_json: Json = False) -> None:
     """Every kernel on disk, verified."""
@@ -242,6 +323,28 @@ def forward(
             lambda done, total, text: tell(f"{done} of {total}: {text}"),
         )
     display.emit(report, bench.render_forward, as_json)
+
+
+@bench_app.command()
+def emulator(
+    launch: Annotated[
+        Path | None,
+        typer.Option(
+            help="A saved launch of flash-attn-4's forward, where the package is not installed.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The record to write.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Where git cannot be asked.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The emulator on two forwards, hazards on and off: seconds, instructions, peak memory."""
+    from hopwell.commands import bench
+
+    with display.progress() as tell:
+        report = bench.emulator(launch, output, commit, tell)
+    display.emit(report, bench.render_emulator, as_json)
 
 
 @bench_app.command()

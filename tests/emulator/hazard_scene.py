@@ -51,14 +51,14 @@ class Barrier:
         self.phase += 1
         for copy in self.copies:
             self.scene.checker.landed(copy)
-            self.scene.checker.completes(copy, self.column, self.phase)
+            self.scene.checker.completes(copy, self.column, self.phase + 1)
         self.copies.clear()
-        self.pending.advance(self.column, self.phase)
+        self.pending.advance(self.column, self.phase + 1)
         self.complete = self.pending.copy()
 
     def wait(self, w: int, lanes: Lanes = FULL) -> None:
         self.scene.checker.acquire(w, lanes, self.complete)
-        self.scene.checker.waited(w, lanes, self.column, self.phase)
+        self.scene.checker.waited(w, lanes, self.column, self.phase + 1)
 
 
 class Scene:

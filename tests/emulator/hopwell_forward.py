@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from tests.compile.cuda_tensors import OnGpu
 
 from hopwell.compile.artifact import Artifact
 from hopwell.compile.kernel import Kernel
@@ -11,7 +14,6 @@ from hopwell.emulator.capture.memory import Extent, extents_of
 from hopwell.emulator.capture.shim import NativeLaunch, receiving
 from hopwell.errors import LaunchError
 from hopwell.hopper.plan import HopperForwardPlan
-from tests.compile.cuda_tensors import OnGpu
 
 NAMES = ("q", "k", "v", "o", "lse")
 
@@ -38,7 +40,8 @@ def artifact_launch(
 
     with receiving(receive, globally=True) as failures:
         try:
-            Kernel(artifact, "compiled")(*map(OnGpu, tensors), scale, ctas)
+            kernel: Any = Kernel(artifact, "compiled")
+            kernel(*map(OnGpu, tensors), scale, ctas)
         except LaunchError:
             failures.release()
             raise
@@ -63,7 +66,9 @@ def traced_launch(
     tensors, _ = _tensors(q, k, v)
     with capture() as launches:
         function, arguments = trace(plan)
-        compiled = cute.compile(function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}")
+        compiled = cute.compile(
+            function, *arguments, options=f"--enable-tvm-ffi --gpu-arch {plan.arch}"
+        )
         compiled(*tensors, scale, ctas)
     (launch,) = launches
     return launch

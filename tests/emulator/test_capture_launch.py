@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hopwell.emulator import tensor_map
 from hopwell.emulator.capture.launch import ENDLESS, Buffer, Launch, aligned_copy
@@ -29,7 +31,7 @@ PTX = """
 """
 
 
-def make(x: np.ndarray, described: TensorMap, out: np.ndarray, **options: object) -> Launch:
+def make(x: NDArray[Any], described: TensorMap, out: NDArray[Any], **options: Any) -> Launch:
     arguments = [0.5, described, out, b"\x01\0\0\0" * 3]
     launch = Launch.of(PTX, "second", (2, 1, 1), (32, 1, 1), arguments, **options)
     return Launch(
@@ -43,7 +45,7 @@ def make(x: np.ndarray, described: TensorMap, out: np.ndarray, **options: object
     )
 
 
-def matrix(x: np.ndarray, *, extents: tuple[int, ...] | None = None, move: int = 0) -> TensorMap:
+def matrix(x: NDArray[Any], *, extents: tuple[int, ...] | None = None, move: int = 0) -> TensorMap:
     """A map of the rows of a float32 matrix."""
     return TensorMap(
         element="f32",
@@ -112,8 +114,8 @@ def test_wrong_arguments_are_refused(arguments: list[object], expected: str) -> 
         ({"parameters": b"ab"}, "expected 1 bytes, got 2 bytes"),
     ],
 )
-def test_an_impossible_launch_is_refused(options: dict[str, object], expected: str) -> None:
-    usual = {"grid": (1, 1, 1), "block": (32, 1, 1), "parameters": b"a"}
+def test_an_impossible_launch_is_refused(options: dict[str, Any], expected: str) -> None:
+    usual: dict[str, Any] = {"grid": (1, 1, 1), "block": (32, 1, 1), "parameters": b"a"}
     with pytest.raises(CaptureError, match=expected):
         Launch(PTX, "first", **{**usual, **options})
 
@@ -130,7 +132,8 @@ def test_a_saved_launch_is_the_same_at_other_addresses(launch: Launch, tmp_path:
     same = ("ptx", "kernel", "grid", "block", "cluster", "shared_bytes", "registers", "filename")
     assert [getattr(loaded, name) for name in same] == [getattr(launch, name) for name in same]
     for before, after in zip(launch.buffers, loaded.buffers, strict=True):
-        assert before.name == after.name and before.address != after.address
+        assert before.name == after.name
+        assert before.address != after.address
         np.testing.assert_array_equal(before.array, after.array)
     assert [mapped.map.address for mapped in loaded.tensor_maps] == [loaded.buffer("x").address]
     assert loaded.parameters[:64] == launch.parameters[:64]

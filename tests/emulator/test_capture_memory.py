@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hopwell.emulator.capture.memory import buffers_of, extents_of, live_extents
+from hopwell.emulator.capture import Launch
+from hopwell.emulator.capture.memory import buffers_of, extents_of, live_extents, with_memory
 
 
 class Pair(NamedTuple):
@@ -72,3 +73,24 @@ def test_a_bare_address_is_traced_to_a_live_tensor() -> None:
     (found,) = live_extents([x.data_ptr() + 80, 12345])
     assert (found.start, found.end) == (x.data_ptr(), x.data_ptr() + 800)
     assert list(live_extents([])) == []
+
+
+PTX = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry indirect(.param .u64 indirect_list, .param .u64 indirect_bare) { ret; }
+"""
+
+
+def test_memory_behind_arrays_of_addresses_and_bare_addresses_is_given_too() -> None:
+    listed, bare, other = torch.zeros(6), torch.zeros(7), torch.zeros(8)
+    addresses = torch.tensor([listed.data_ptr() + 4, 5, -1])
+    launch = Launch.of(
+        PTX, "indirect", (1, 1, 1), (32, 1, 1), [addresses.data_ptr(), bare.data_ptr()]
+    )
+    launch = with_memory(launch, extents_of("addresses", addresses))
+    sizes = {buffer.address: buffer.size for buffer in launch.buffers}
+    assert sizes == {addresses.data_ptr(): 24, listed.data_ptr(): 24, bare.data_ptr(): 28}
+    assert launch.buffer_at(other.data_ptr()) is None
+    assert launch.buffers[0].name == "addresses"

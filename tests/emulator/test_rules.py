@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.emulator.rules import loops
+from tests.emulator.rules.pair import Pair, kernel, launch_of, output_of
+from tests.emulator.rules.table import PAIRS
 
+from hopwell.emulator.api import emulate
 from hopwell.emulator.hazards.report import HazardGroup
 from hopwell.emulator.hazards.rules import RULES
-from tests.emulator.rules.pair import Pair
-from tests.emulator.rules.table import PAIRS
 
 FAILING_SEEDS, CLEAN_SEEDS = 6, 12
 
@@ -55,7 +57,7 @@ def test_failing(pair: Pair) -> None:
         assert {group.rule for group in run.groups} == {pair.rule}, f"seed {run.seed}"
         for group in run.groups:
             _sides(pair, group)
-            assert pair.missing in group.example.missing
+            assert pair.says(group.example.missing), group.example.missing
             assert group.example.ptx_section.startswith("PTX ISA")
     assert not report.clean
 
@@ -67,6 +69,15 @@ def test_clean(pair: Pair) -> None:
     assert report.same_results
     expected = np.asarray(pair.result(np.arange(1, 513, dtype=np.uint32)), np.uint32)
     np.testing.assert_array_equal(output[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 7])
+def test_pipelines_from_no_tile_to_several(tiles: int) -> None:
+    launch = launch_of(kernel(loops.pipeline(tiles), loops.SHARED), block=64)
+    report = emulate(launch, seeds=CLEAN_SEEDS)
+    assert report.clean, [(g.rule, g.example) for g in report.groups]
+    given = np.arange(1, 32 * tiles + 1, dtype=np.uint32).reshape(tiles, 32)
+    np.testing.assert_array_equal(output_of(launch)[:32], given.sum(0))
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")

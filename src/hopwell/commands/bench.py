@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,3 +123,53 @@ def render_summary(report: Report, console: Console) -> None:
         console.print(f"No record of the forward in {report['records']}.", soft_wrap=True)
     title = f"Targets against {report['record'] or 'no record'}"
     console.print(table(title, ("target", "wanted", "reached", "holds", "where"), rows))
+
+
+def emulator(
+    launch: Path | None, output: Path | None, commit: str | None, progress: Callable[[str], None]
+) -> Report:
+    """Measure the emulator; ``ok`` when what was measured reaches the targets and is clean.
+
+    Raises :class:`MeasurementError` when hazards on and off do not give the same results.
+    """
+    from hopwell.bench import emulator as emulation
+
+    record = emulation.record(launch, commit, progress)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    targets = record["targets"]
+    ok = all(
+        row["clean"]
+        and row["seconds"] <= targets["seconds"]
+        and row["peak_bytes"] <= targets["peak_bytes"]
+        for row in record["rows"]
+    )
+    return {"ok": ok and bool(record["rows"]), **record, "record": output and str(output)}
+
+
+def render_emulator(report: Report, console: Console) -> None:
+    rows = [
+        (
+            row["workload"],
+            row["hazards"],
+            round(row["seconds"], 2),
+            row["instructions"],
+            round(row["instructions_per_second"]),
+            round(row["peak_bytes"] / 2**20),
+            row["clean"],
+        )
+        for row in report["rows"]
+    ]
+    problem, targets = report["problem"], report["targets"]
+    title = f"Emulator: one head, S = {problem['seqlen']}, d = {problem['head_dim']}, one seed"
+    columns = ("workload", "hazards", "seconds", "instructions", "per second", "peak MiB", "clean")
+    console.print(table(title, columns, rows))
+    console.print(
+        f"Targets: {targets['seconds']:g} seconds and {targets['peak_bytes'] >> 20:,} MiB; "
+        f"measured on {report['environment']['cpus']} CPUs."
+    )
+    for name, reason in report["absent"].items():
+        console.print(f"{name} did not run: {reason}", soft_wrap=True)
+    if report["record"] is not None:
+        console.print(f"record: {report['record']}", soft_wrap=True)

@@ -194,7 +194,8 @@ _MAKERS: dict[str, Callable[[Type, tuple[int, ...], int], NDArray[Any]]] = {
 def _stored(values: NDArray[Any], kind: Type) -> NDArray[Any]:
     """Values in a type's own representation, rounded to nearest even."""
     if kind.name in FORMATS:
-        return ENCODE[kind.name](quantise(values.astype(np.float64), FORMATS[kind.name], "rn"))
+        flat = quantise(values.astype(np.float64).reshape(-1), FORMATS[kind.name], "rn")
+        return ENCODE[kind.name](flat).reshape(values.shape)
     return values.astype(kind.dtype)
 
 

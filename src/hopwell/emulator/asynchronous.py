@@ -24,7 +24,7 @@ class Copy:
         handle: the checker's record of it.
         barrier: the mbarrier that it completes, with ``bytes`` of its transaction count.
         issued_phase: the phase of that barrier when the copy was issued.
-        payload: what is copied, in words: "q (0, 128, 0)".
+        payload: what is copied, in words: "q (0,128,0)".
     """
 
     warp: "Warp"

@@ -27,6 +27,7 @@ class MbarrierPhase(Condition):
 
     barrier: "Mbarrier"
     awaited: int
+    parity: int | None = None
     may_time_out = True
 
     def ready(self) -> bool:
@@ -88,6 +89,26 @@ class ClusterRound(Condition):
 
     def ready(self) -> bool:
         return self.fragment.warp.cta.cluster.round > self.number
+
+
+@dataclass
+class WarpgroupIssued(Condition):
+    """All warps of the warpgroup have to issue their share of wgmma group ``number``."""
+
+    warps: "list[Warp]"
+    number: int
+
+    def ready(self) -> bool:
+        return not self.missing
+
+    @property
+    def missing(self) -> "list[Warp]":
+        """The warps that have not."""
+        return [
+            warp
+            for warp in self.warps
+            if warp.live and (warp.wgmma is None or warp.wgmma.committed < self.number)
+        ]
 
 
 class Blocked(Exception):

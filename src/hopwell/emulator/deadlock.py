@@ -69,6 +69,7 @@ class MbarrierWait:
         parity: operand of a wait by parity, else None.
         seen: the last phase that this waiter found complete before, None for none.
         owner_exited: whether the barrier belongs to a CTA that has exited.
+        ever_armed: whether any phase of it ever expected bytes.
     """
 
     name: str
@@ -81,17 +82,20 @@ class MbarrierWait:
     parity: int | None = None
     seen: int | None = None
     owner_exited: bool = False
+    ever_armed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class NamedBarrierWait:
-    """A wait at a named barrier: the threads that it expects, those that have arrived, and the
-    counts that the participants gave (more than one is an error)."""
+    """A wait at a named barrier: the threads that it expects, those that have arrived, the counts
+    that the participants gave (more than one is an error), and a rule that they broke, and how."""
 
     number: int
     expected: int
     arrived: int
     counts: tuple[int, ...] = ()
+    fault: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,23 @@ class RegisterWait:
     free: int
 
 
-Wanted = MbarrierWait | NamedBarrierWait | ClusterWait | MemoryWait | GroupWait | RegisterWait
+@dataclass(frozen=True, slots=True)
+class LanesWait:
+    """Lanes of a warp wait at a .sync instruction for others of its mask, as bits."""
+
+    mask: int
+    arrived: int
+
+
+Wanted = (
+    MbarrierWait
+    | NamedBarrierWait
+    | ClusterWait
+    | MemoryWait
+    | GroupWait
+    | RegisterWait
+    | LanesWait
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +178,7 @@ class Finding:
     """One waiter with the cause that its own state shows, "" where it only waits for others.
 
     ``cause`` is a rule of :data:`hopwell.emulator.hazards.rules.RULES`, or "missing-arrival",
-    "missing-copy", "unchanging-memory" or "waits-for-others".
+    "missing-copy", "divergent-sync", "unchanging-memory" or "waits-for-others".
     """
 
     waiter: Waiter
@@ -211,10 +231,14 @@ def explain(waiters: Iterable[Waiter]) -> WaitForGraph:
 _MOST_TELLING_FIRST = (
     "register-pool-exhausted",
     "named-barrier-count",
+    "named-barrier-divergence",
+    "setmaxnreg-divergence",
     "barrier-never-armed",
+    "expected-bytes-too-few",
     "expected-bytes-too-many",
     "stale-phase",
     "peer-cta-gone",
+    "divergent-sync",
     "missing-copy",
     "missing-arrival",
     "unchanging-memory",
@@ -239,11 +263,26 @@ def _judge(waiter: Waiter) -> tuple[str, str]:
             f"for {wanted.kind} groups: {wanted.pending} are pending, {wanted.allowed} may be, "
             "and no engine has work of them"
         )
+    elif isinstance(wanted, LanesWait):
+        cause = "divergent-sync"
+        words = (
+            f"for lanes {_lanes(wanted.mask & ~wanted.arrived)} of its warp, which the mask names "
+            f"and which are elsewhere or have exited; lanes {_lanes(wanted.arrived)} are here"
+        )
     else:
         cause = "register-pool-exhausted"
         words = f"for {wanted.wanted} registers, of which the CTA's pool has {wanted.free}"
     signallers = _signallers(waiter)
     return cause, f"{words}\n{signallers}" if signallers else words
+
+
+def _lanes(bits: int) -> str:
+    """ "0-3, 7" for 0b10001111."""
+    lanes = [lane for lane in range(bits.bit_length()) if bits >> lane & 1]
+    starts = [lane for lane in lanes if lane - 1 not in lanes]
+    stops = [lane for lane in lanes if lane + 1 not in lanes]
+    runs = zip(starts, stops, strict=True)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _mbarrier(wait: MbarrierWait, waiter: Waiter) -> tuple[str, str]:
@@ -255,13 +294,19 @@ def _mbarrier(wait: MbarrierWait, waiter: Waiter) -> tuple[str, str]:
     )
     if wait.owner_exited:
         return "peer-cta-gone", f"{words}: the CTA that owns it has exited"
-    if wait.seen is not None and wait.awaited >= wait.seen + 2:
+    if wait.parity is not None and wait.seen is not None and wait.awaited >= wait.seen + 2:
         return "stale-phase", (
             f"{words}. It last found phase {wait.seen} complete: phase {wait.seen + 1} went by "
             "without it, or its parity was not flipped"
         )
+    if wait.parity is not None and wait.seen is None and wait.awaited >= 2:
+        return "stale-phase", (
+            f"{words}. It never found a phase of it complete: phases 0 to {wait.awaited - 1} went "
+            "by without it"
+        )
     if wait.pending_bytes < 0:
-        return "barrier-never-armed", (
+        rule = "expected-bytes-too-few" if wait.ever_armed else "barrier-never-armed"
+        return rule, (
             f"{words}: copies brought {-wait.pending_bytes} bytes that no expect_tx announced"
         )
     if wait.pending_bytes > 0 and not wait.copies_in_flight and not wait.pending_arrivals:
@@ -294,6 +339,8 @@ def _named(wait: NamedBarrierWait, waiter: Waiter) -> tuple[str, str]:
     words = (
         f"at named barrier {wait.number}: {wait.arrived} of {wait.expected} threads have arrived"
     )
+    if wait.fault and wait.fault != "named-barrier-count":
+        return wait.fault, f"{words}, and {wait.reason}"
     if len(set(wait.counts)) > 1:
         counts = ", ".join(map(str, sorted(set(wait.counts))))
         return "named-barrier-count", f"{words}; its participants gave different counts: {counts}"
@@ -349,7 +396,9 @@ def _thing(wanted: Wanted) -> str:
         return "the cluster barrier"
     if isinstance(wanted, MemoryWait):
         return ", ".join(wanted.places)
-    return "registers" if isinstance(wanted, RegisterWait) else f"{wanted.kind} groups"
+    if isinstance(wanted, GroupWait):
+        return f"{wanted.kind} groups"
+    return "registers" if isinstance(wanted, RegisterWait) else "lanes of its warp"
 
 
 def _cycles(edges: Sequence[Edge], agents: set[str]) -> tuple[tuple[str, ...], ...]:

@@ -131,10 +131,13 @@ class DecodedOp:
 
 def immediate_bits(operand: nodes.Immediate, kind: Type) -> int:
     """The bits of an immediate where a value of ``kind`` is expected."""
-    if operand.bits is not None and kind.floating and kind.name == "f64" and operand.width == 32:
-        return int(np.float64(np.array([operand.bits], "u4").view("f4")[0]).view(np.uint64))
     if operand.bits is not None:
-        return operand.bits
+        if operand.width in (None, kind.bits):
+            return operand.bits
+        # Decimals are 64 bits wide wherever they stand, and 0f... may stand for a double.
+        written = np.array([operand.bits], f"u{(operand.width or 32) // 8}")
+        value = written.view(f"f{(operand.width or 32) // 8}").astype(f"f{kind.bits // 8}")
+        return int(value.view(f"u{kind.bits // 8}")[0])
     if isinstance(operand.value, float) or (kind.floating and kind.dtype.kind == "f"):
         carrier = kind.dtype if kind.dtype.kind == "f" else np.dtype("f4")
         value = np.array([operand.value], carrier)

@@ -37,21 +37,43 @@ def _carries(op: DecodedOp) -> bool:
     return find_effect(op.opcode) is None or op.node.name in _MOVING
 
 
+def copied_into(ops: list[DecodedOp], registers: frozenset[Slot]) -> frozenset[Slot]:
+    """``registers``, and those that moves between registers copy into them."""
+    found = set(registers)
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for op in ops:
+            if _is_copy(op) and op.writes & found:
+                found |= op.reads
+    return frozenset(found)
+
+
+def _is_copy(op: DecodedOp) -> bool:
+    """Whether the instruction moves one register into another, always."""
+    return op.node.name == "mov" and op.guard is None and len(op.reads) == len(op.writes) == 1
+
+
 def guarded_registers(
     program: "Program", op: DecodedOp, step: Step, tainted: frozenset[Slot]
 ) -> Step:
     """``step``, with the checks that its registers need."""
-    touched = (op.reads | op.writes) & program.wgmma_registers
+    touched = (op.reads | op.writes) & program.fenced_registers
     if touched and not op.opcode.startswith("wgmma.mma_async"):
-        step = _in_flight(op, step, op.writes & program.wgmma_registers)
+        step = _in_flight(op, step, op.writes & program.fenced_registers)
     if (op.reads | op.writes) & tainted:
         step = _defined(program, op, step, tainted)
     return step
 
 
 def _in_flight(op: DecodedOp, step: Step, written: frozenset[Slot]) -> Step:
-    """Touching a register of a wgmma in flight is a hazard; writing one asks for a fence."""
+    """Touching a register of a wgmma in flight is a hazard; writing one asks for a fence.
+
+    A copy asks for one only where its source did: compilers put copies between a fence and its
+    wgmma, and ptxas, which gives both the same register, makes nothing of them.
+    """
     marks = dict.fromkeys(written, op)
+    source, copy = (*op.reads, *op.writes) if _is_copy(op) else (None, None)
 
     def checked(fragment: "Fragment") -> object:
         warp = fragment.warp
@@ -60,7 +82,11 @@ def _in_flight(op: DecodedOp, step: Step, written: frozenset[Slot]) -> Step:
             check_registers(warp, op)
         result = step(fragment)
         if marks:
-            (state or state_of(warp)).unfenced.update(marks)
+            unfenced = (state or state_of(warp)).unfenced
+            if copy is None or source in unfenced:
+                unfenced.update(marks)
+            else:
+                unfenced.pop(copy, None)
         return result
 
     return checked

@@ -18,12 +18,14 @@ from hopwell.emulator.layout import (
     RANK_SHIFT,
     SHARED_BASE,
 )
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, check_at_exit
 from hopwell.emulator.memory import AddressSpace, Memory, shared_memory
 from hopwell.emulator.named_barrier import NamedBarrier
 from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Policy
 from hopwell.emulator.program import Program
+from hopwell.emulator.stuck import explain_deadlock
+from hopwell.emulator.unison import WARPS, Unison
 from hopwell.emulator.warp import NOWHERE, Fragment, Warp
 
 if TYPE_CHECKING:
@@ -45,15 +47,23 @@ class Cluster:
     index: Index
     ctas: list["Cta"] = field(default_factory=list)
     round: int = 0
-    arrived: set[tuple["Warp", int]] = field(default_factory=set)
+    arrived: dict["Warp", int] = field(default_factory=dict)
     arriving: Any = None
     completed: Any = None
 
+    @property
+    def missing(self) -> list["Warp"]:
+        """Warps with threads that have neither exited nor arrived."""
+        return [
+            warp
+            for cta in self.ctas
+            for warp in cta.warps
+            if warp.live & ~self.arrived.get(warp, 0)
+        ]
+
     def complete_if_due(self) -> bool:
-        """Complete the cluster barrier's round when all live threads have arrived."""
-        live = sum(warp.live.bit_count() for cta in self.ctas for warp in cta.warps)
-        arrived = sum(warp.live >> lane & 1 for warp, lane in self.arrived)
-        if not self.arrived or arrived < live:
+        """Complete the round of ``barrier.cluster`` when all threads that live have arrived."""
+        if not self.arrived or self.missing:
             return False
         self.completed, self.arriving = self.arriving, None
         self.arrived.clear()
@@ -79,6 +89,7 @@ class Cta:
             names=machine.names.named(self.program.static_shared),
         )  # fmt: skip
         self.named: dict[int, NamedBarrier] = {}
+        self.unisons: dict[tuple[str, int], Unison] = {}
         self.warps: list[Warp] = []
         threads = int(np.prod(machine.launch.block))
         for warp in range(-(-threads // 32)):
@@ -97,9 +108,26 @@ class Cta:
             found = self.named[index] = NamedBarrier(index)
         return found
 
+    def unison(self, rule: str, warp: Warp) -> Unison:
+        """What the warpgroup of ``warp`` executes alike, by the rule that says so."""
+        group = warp.index // WARPS
+        found = self.unisons.get((rule, group))
+        if found is None:
+            found = self.unisons[rule, group] = Unison(rule, self.warpgroup(warp))
+        return found
+
+    def warpgroup(self, warp: Warp) -> list[Warp]:
+        """The four warps, from a multiple of four on, that ``warp`` is one of."""
+        first = warp.index // WARPS * WARPS
+        return self.warps[first : first + WARPS]
+
     def barrier_name(self, memory: Memory, offset: int) -> str:
         """What reports call the mbarrier at an offset."""
-        return self.machine.names.barrier(memory.rank, offset - self.program.static_shared)
+        static = self.program.static_shared
+        if offset >= static:
+            return self.machine.names.barrier(memory.rank, offset - static)
+        name = self.program.variable_at("shared", SHARED_BASE + offset)
+        return f"{name} of cluster rank {memory.rank}" if memory.rank else name
 
     @property
     def live_threads(self) -> int:
@@ -262,8 +290,12 @@ class Machine:
             return True
         for fragment in self.blocked:
             waiting = fragment.waiting
-            if waiting is not None and waiting.may_time_out and fragment.gave_up != self.version:
-                fragment.gave_up, fragment.timed_out, fragment.waiting = self.version, True, None
+            if waiting is None or not waiting.may_time_out:
+                continue
+            # A wait that found the same state when it last gave up would do so for ever.
+            state = self._state(fragment)
+            if state != fragment.gave_up:
+                fragment.gave_up, fragment.timed_out, fragment.waiting = state, True, None
                 self.blocked.remove(fragment)
                 self.runnable.append(fragment)
                 return True
@@ -283,7 +315,7 @@ class Machine:
         return False
 
     def _explain(self) -> Any:
-        return [(f.warp.name, f.waiting, f.pc) for f in self.blocked + self.runnable]
+        return explain_deadlock(self)
 
     def _state(self, fragment: Fragment) -> tuple[Any, ...]:
         banks = fragment.warp.banks.values()
@@ -324,8 +356,10 @@ class Machine:
         self.executed += count + 1
         if warp.executed > self.limit:
             self.checker.report(
-                "unbounded-loop", warp.agent, fragment.lanes, warp.op, instructions=warp.executed
-            )
+                "unbounded-loop", warp.agent, fragment.lanes, warp.op,
+                missing=f"{warp.name} still runs after {warp.executed} instructions",
+                instructions=warp.executed,
+            )  # fmt: skip
             self._kill(warp)
 
     def _kill(self, warp: Warp) -> None:
@@ -360,6 +394,7 @@ class Machine:
         if copy.barrier is not None:
             copy.issued_phase = copy.barrier.phase
             copy.barrier.in_flight += 1
+            copy.barrier.claim(copy)
         self.in_flight.append(copy)
         if self.recorder is not None:
             self.recorder.issue(copy)
@@ -379,13 +414,14 @@ class Machine:
         """Write the copy's destination and tell its barrier."""
         self.version += 1
         self.copies_done += 1
-        if copy.destination is not None and not copy.destination.alive:
+        gone = copy.destination is not None and not copy.destination.alive
+        if gone and copy.destination is not copy.warp.cta:
             self.checker.report(
                 "peer-cta-gone",
                 copy.warp.agent,
                 copy.lanes,
                 copy.op,
-                destination=str(copy.destination.index),
+                destination=str(copy.destination and copy.destination.index),
             )
         copy.land()
         self.checker.landed(copy.handle)
@@ -395,12 +431,15 @@ class Machine:
         if barrier is None:
             return
         barrier.in_flight -= 1
-        if barrier.phase > copy.issued_phase:
+        if barrier.phase > copy.issued_phase and not gone:
             self.checker.report(
-                "expected-bytes-too-few",
+                barrier.shortage,
                 copy.warp.agent,
                 copy.lanes,
                 copy.op,
+                first=barrier.armed_by,
+                missing=f"phase {copy.issued_phase} of {barrier.name}, in which the copy was "
+                "issued, completed before its bytes",
                 barrier=barrier.name,
                 phase=copy.issued_phase,
                 bytes=copy.bytes,
@@ -428,9 +467,10 @@ class Machine:
 
     def cta_done(self, cta: Cta) -> None:
         """A CTA's last warp has exited: what it leaves behind is checked, the next one starts."""
-        for copy in [c for c in self.in_flight if c.warp.cta is cta]:
-            if copy.kind.endswith("store") and not copy.fetched:
-                self.checker.report("dangling-copy", copy.warp.agent, copy.lanes, copy.op)
+        for unison in cta.unisons.values():
+            unison.finish()
+        for barrier in cta.shared.barriers.values():
+            check_at_exit(barrier, cta, self.checker)
         self._resident -= 1
         self._start_clusters()
 

@@ -18,6 +18,9 @@ class NamedBarrier:
         everyone: the participants name no count: all threads of the CTA that have not exited.
         arrived: threads that have arrived.
         warps: who arrived in this round, and whether they wait there.
+        parts: lanes of warps that have not arrived whole.
+        counts: the counts that participants have given in this round.
+        faults: rules that its participants broke.
     """
 
     index: int
@@ -28,18 +31,26 @@ class NamedBarrier:
     arriving: Any = None
     completed: Any = None
     warps: list[tuple["Warp", bool, Any]] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
+    parts: dict["Warp", int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    participants: dict["Warp", Any] = field(default_factory=dict)
     reduction: dict[str, int] = field(default_factory=dict)
     results: dict[str, int] = field(default_factory=dict)
 
     def complete_if_due(self) -> bool:
         """Complete the round when all its threads have arrived."""
-        if self.arrived < self.threads:
+        if self.missing:
             return False
         self.completed, self.arriving = self.arriving, None
-        self.before = [warp.name for warp, _, _ in self.warps]
         self.results, self.reduction = self.reduction, {}
         self.warps = []
+        self.counts = []
         self.arrived = self.threads = 0
         self.round += 1
         return True
+
+    @property
+    def missing(self) -> int:
+        """Threads that have yet to arrive."""
+        return max(0, self.threads - self.arrived)

@@ -1,7 +1,7 @@
 """Counts of what happened at each mbarrier and named barrier, with the identity of the data."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,14 +125,21 @@ class Pipelines:
     """
 
     def __init__(self) -> None:
+        self._all: list[Stage] = []
         self._stages: dict[Mbarrier, Stage] = {}
 
-    def __iter__(self) -> Any:
-        return iter(self._stages.values())
+    def __iter__(self) -> Iterator[Stage]:
+        """By CTA, in the order of their addresses."""
+        return iter(sorted(self._all, key=lambda s: (s.cta[::-1], s.offset)))
 
     def add(self, cta: Index, barrier: "Mbarrier") -> None:
         """Make a barrier known."""
-        self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        stage = self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        self._all.append(stage)
+
+    def close(self) -> None:
+        """The run is over: let go of the barriers, and with them of the machine's memory."""
+        self._stages.clear()
 
     def stage(self, barrier: "Mbarrier") -> Stage:
         """The counts of a barrier."""
@@ -146,7 +153,7 @@ class Pipelines:
     def pipelines(self) -> list[Pipeline]:
         """Every stage that data came through, in the order of their barriers."""
         found = []
-        for stage in self._stages.values():
+        for stage in self:
             if stage.full:
                 frees = [(n, other) for other, n in stage.before.items() if not other.full]
                 best = max(frees, key=lambda entry: entry[0], default=(0, None))
@@ -157,7 +164,7 @@ class Pipelines:
     def others(self) -> list[Stage]:
         """Barriers that are in no pipeline."""
         used = {id(p.full) for p in self.pipelines} | {id(p.empty) for p in self.pipelines}
-        return [stage for stage in self._stages.values() if id(stage) not in used]
+        return [stage for stage in self if id(stage) not in used]
 
 
 class Call(NamedTuple):
@@ -195,12 +202,12 @@ class Ledger:
     @staticmethod
     def of(calls: Mapping[tuple[Index, int], Iterable[Call]]) -> "list[Ledger]":
         """The ledgers of all warpgroups, from the calls of each warp by CTA and warp."""
-        alike: dict[tuple[object, ...], list[tuple[int, tuple[Call, ...]]]] = {}
+        alike: dict[tuple[Index, int, object], list[tuple[int, tuple[Call, ...]]]] = {}
         for (cta, warp), made in sorted(calls.items()):
             sequence = tuple((call.action, call.barrier, call.round) for call in made)
             alike.setdefault((cta, warp // 4, sequence), []).append((warp, tuple(made)))
         return [
-            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])  # type: ignore[arg-type]
+            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])
             for (cta, warpgroup, _), group in alike.items()
         ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import hopwell.emulator.instructions  # noqa: F401  registers every instruction
 from hopwell.emulator.control_flow import ControlFlow, possibly_undefined
 from hopwell.emulator.decode import DecodedOp, Slot, Slots, Step, bank_of, decode
-from hopwell.emulator.guards import guarded_registers, undefined_slice
+from hopwell.emulator.guards import copied_into, guarded_registers, undefined_slice
 from hopwell.emulator.layout import PARAMETER_WINDOW, SHARED_BASE, Place, layout_of_module
 from hopwell.errors import HopwellError
 from hopwell.ptx import nodes
@@ -36,6 +36,7 @@ class Program:
         local_bytes: local memory of each lane.
         control: the control-flow graph.
         wgmma_registers: registers that wgmma reads or accumulates into.
+        fenced_registers: those, and what is copied into them.
         suspects: registers that some path reads before it writes them.
         tainted: those, and what is computed from them.
     """
@@ -52,6 +53,7 @@ class Program:
     local_bytes: int = 0
     control: ControlFlow | None = None
     wgmma_registers: frozenset[Slot] = frozenset()
+    fenced_registers: frozenset[Slot] = frozenset()
     suspects: frozenset[Slot] = frozenset()
     tainted: frozenset[Slot] = frozenset()
     register_names: dict[Slot, str] = field(default_factory=dict)
@@ -65,6 +67,14 @@ class Program:
         """The PTX names of registers, a few of them."""
         names = sorted(self.register_names.get(slot, "?") for slot in slots)
         return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+    def variable_at(self, space: str, address: int) -> str:
+        """The variable that holds an address, with the bytes from its start; "" for none."""
+        for name, place in self.symbols.items():
+            offset = address - place.address
+            if place.space == space and 0 <= offset < place.size:
+                return f"{name}+{offset}" if offset else name
+        return ""
 
     def directive(self, name: str) -> tuple[int, ...] | None:
         """A directive's integers, e.g. ``reqntid``; None where it is not given."""
@@ -261,6 +271,7 @@ def _link(program: Program, targets: Mapping[int, tuple[str, _Scope]]) -> None:
     for pc in targets:
         program.ops[pc].reconverge = program.control.reconvergence(pc)
     program.suspects = possibly_undefined(program.ops, program.control)
+    program.fenced_registers = copied_into(program.ops, program.wgmma_registers)
     program.tainted = undefined_slice(program.ops, program.suspects)
     for op in program.ops:
         step = program.steps[op.pc]

@@ -42,7 +42,8 @@ class Fragment:
         waiting: what blocks them.
         token: what a blocked instruction remembers for when it is performed again.
         timed_out: whether a wait that may give up has done so.
-        gave_up: the machine's version at which it last did.
+        gave_up: its state when it last did.
+        polled: what its last unsuccessful test was about.
         spins, spin_version: turns of a loop since the machine's version last changed.
         parked: whether it only polls, so that the others run first.
         snapshot: its state when it was last let look again.
@@ -55,7 +56,8 @@ class Fragment:
     waiting: Condition | None = None
     token: Any = None
     timed_out: bool = False
-    gave_up: int = -1
+    gave_up: tuple[Any, ...] = ()
+    polled: Condition | None = None
     spins: int = 0
     spin_version: int = -1
     parked: bool = False
@@ -118,7 +120,6 @@ class Warp:
         self.bulk: dict[int, BulkGroups] = {}
         self.copies: dict[int, BulkGroups] = {}
         self.registers = machine.launch_registers
-        self.setmaxnreg: list[int] = []
         self.cluster_round = 0
         self.syncs: dict[int, tuple[int, int]] = {}
 

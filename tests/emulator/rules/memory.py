@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tests.emulator.rules.pair import (
     CLUSTER_SYNC,
     Pair,

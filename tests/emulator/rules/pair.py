@@ -68,7 +68,8 @@ class Pair:
         name: tells apart several pairs of one rule.
         template: the body, with marked differences and marked sides.
         result: the clean kernel's output, from the input: uint32 (512,) to uint32 (n,).
-        missing: a part of what the report has to say about the missing edge.
+        missing: what the report has to say about the missing edge: a part of it, or one of
+            several.
         shared: declarations at module level.
         options: passed to ``emulate``.
     """
@@ -77,7 +78,7 @@ class Pair:
     name: str
     template: str
     result: Callable[[Words], Any]
-    missing: str = ""
+    missing: str | tuple[str, ...] = ""
     shared: str = ""
     directives: str = ""
     grid: int = 1
@@ -91,12 +92,15 @@ class Pair:
         """As tests are called."""
         return f"{self.rule}: {self.name}" if self.name else self.rule
 
+    def says(self, words: str) -> bool:
+        """Whether ``words`` about the missing edge are the expected ones."""
+        parts = (self.missing,) if isinstance(self.missing, str) else self.missing
+        return any(part in words for part in parts)
+
     def ptx(self, failing: bool) -> str:
         """The text of one side."""
         drop, keep = (_CLEAN, _FAILING) if failing else (_FAILING, _CLEAN)
-        body = keep.sub(r"\1", drop.sub("", self.template))
-        head = _PROLOGUE.format(shared=self.shared, directives=self.directives)
-        return f"{head}{body}\n    ret;\n}}\n"
+        return kernel(keep.sub(r"\1", drop.sub("", self.template)), self.shared, self.directives)
 
     def marks(self) -> dict[str, set[int]]:
         """Lines of the failing text that the report has to name, by mark."""
@@ -108,15 +112,34 @@ class Pair:
 
     def run(self, failing: bool, seeds: int) -> tuple[Report, Words]:
         """Emulate one side; the report, and the output under the last seed."""
-        text = self.ptx(failing)
-        source = np.arange(1, WORDS + 1, dtype=np.uint32)
-        buffers = [aligned_copy(a) for a in (source, source * 0, source * 0)]
-        launch = Launch.of(
-            text, "kernel", (self.grid, 1, 1), (self.block, 1, 1), buffers,
-            names=["in", "out", "work"], cluster=(self.cluster, 1, 1), filename="kernel.ptx",
-            shared_bytes=self.shared_bytes,
-        )  # fmt: skip
-        return emulate(launch, seeds=seeds, **self.options), buffers[1]
+        launch = launch_of(
+            self.ptx(failing), self.grid, self.block, self.cluster, self.shared_bytes
+        )
+        return emulate(launch, seeds=seeds, **self.options), output_of(launch)
+
+
+def kernel(body: str, shared: str = "", directives: str = "") -> str:
+    """A module with one kernel, whose body finds the registers that :class:`Pair` names."""
+    head = _PROLOGUE.format(shared=shared, directives=directives)
+    return f"{head}{body}\n    ret;\n}}\n"
+
+
+def launch_of(
+    text: str, grid: int = 1, block: int = 32, cluster: int = 1, shared_bytes: int = 0
+) -> Launch:
+    """A launch of such a kernel over new buffers."""
+    source = np.arange(1, WORDS + 1, dtype=np.uint32)
+    buffers = [aligned_copy(a) for a in (source, source * 0, source * 0)]
+    return Launch.of(
+        text, "kernel", (grid, 1, 1), (block, 1, 1), buffers, names=["in", "out", "work"],
+        cluster=(cluster, 1, 1), shared_bytes=shared_bytes, filename="kernel.ptx",
+    )  # fmt: skip
+
+
+def output_of(launch: Launch) -> Words:
+    """What the last run left in the output."""
+    words: Words = launch.buffer("out").array
+    return words
 
 
 # -- pieces that many kernels share ------------------------------------------------------

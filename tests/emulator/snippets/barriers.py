@@ -199,7 +199,7 @@ def named() -> Iterator[Snippet]:
         st.shared.b32 [%r5], %r7; barrier.cta.sync 5; bra $on;
         $even: add.u32 %r7, %r7, 1; st.shared.b32 [%r5], %r7; barrier.cta.sync 5;
         $on: bar.warp.sync -1;
-        xor.b32 %r8, %x, 95; mad.lo.u32 %r9, %r8, 4, %r3; ld.shared.b32 %r20, [%r9];
+        sub.u32 %r8, 95, %x; mad.lo.u32 %r9, %r8, 4, %r3; ld.shared.b32 %r20, [%r9];
         mad.wide.u32 %d9, %x, 4, %p_out; st.global.b32 [%d9], %r20;
         """,
         outputs={"out": poisoned(np.uint32, 96)},

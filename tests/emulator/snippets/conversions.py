@@ -100,7 +100,13 @@ def between_floats() -> Iterator[Snippet]:
     nans = Comparison("bits", "f64", any_nan=True)
     for t, other in (("f16", "bf16"), ("bf16", "f16")):
         modes = ["", "ftz", "sat", "ftz sat"] if t == "f16" else [""]
-        yield exhaustive(f"convert/f32.{t}", _cvt(modes, "f32", t), (t,), "f32")
+        yield exhaustive(
+            f"convert/f32.{t}",
+            _cvt(modes, "f32", t),
+            (t,),
+            "f32",
+            comparison=Comparison("bits", "f32", any_nan=True),
+        )
         yield exhaustive(f"convert/f64.{t}", _cvt([""], "f64", t), (t,), "f64", comparison=nans)
         yield exhaustive(f"convert/{t}.{t}", _cvt(list(WHOLE), t, t), (t,), t)
         yield exhaustive(f"convert/{other}.{t}", _cvt(list(ROUNDINGS), other, t), (t,), other)
@@ -125,11 +131,18 @@ def between_floats() -> Iterator[Snippet]:
                 result,
                 columns=columns,
                 count=count,
+                comparison=Comparison("bits", "f32" if to == "tf32" else to, any_nan=True),
             )
     for to in ("f16", "bf16", "f32"):
         modes = [*ROUNDINGS] + (["rn ftz", "rn sat"] if to == "f32" else [])
         yield elementwise(
-            f"convert/{to}.f64", _cvt(modes, to, "f64"), ("f64",), to, columns=_doubles, count=COUNT
+            f"convert/{to}.f64",
+            _cvt(modes, to, "f64"),
+            ("f64",),
+            to,
+            columns=_doubles,
+            count=COUNT,
+            comparison=Comparison("bits", to, any_nan=True),
         )
     yield elementwise(
         "convert/f64.f32",
@@ -173,6 +186,39 @@ def _doubles() -> list[Array]:
     half = np.uint64(1 << 28)
     near.append(single + half + (inputs.below(16, part, 3) - 1).astype(np.uint64))
     return [np.concatenate([*near, inputs.column("f64", 17, part)])]
+
+
+def not_numbers() -> Iterator[Snippet]:
+    """NaN to NaN: which sign and which payload come out, bit for bit."""
+    for from_, to in (
+        *((f, t) for f in ("f16", "bf16", "f32", "f64") for t in ("f16", "bf16", "f32", "f64")),
+        ("f32", "tf32"),
+    ):
+        modes = ["rni"] if from_ == to else ["rn"]
+        if inputs.bits_of(to) > inputs.bits_of(from_):
+            modes = [""]
+        modes = ["rna", "rn", "rz"] if to == "tf32" else modes
+        if (from_, to) == ("f32", "bf16"):
+            modes.append("rz")
+        yield elementwise(
+            f"convert/NaN {to}.{from_}",
+            _cvt(modes, to, from_),
+            (from_,),
+            "b32" if to == "tf32" else to,
+            columns=partial(_nans, from_),
+            count=128,
+        )
+
+
+def _nans(type_: str) -> list[Array]:
+    """Quiet and signalling NaNs of both signs: one payload bit, all of them, and random ones."""
+    exponent, mantissa = inputs.FLOATS[type_]
+    width = exponent + mantissa + 1
+    payloads = [1 << i for i in range(mantissa)] + [(1 << mantissa) - 1]
+    payloads += [int(x) for x in inputs.random_bits(31, 64 - len(payloads), mantissa)]
+    top = ((1 << exponent) - 1) << mantissa
+    bits = [s | top | (p or 1) for p in payloads for s in (0, 1 << width - 1)]
+    return [np.array(bits, inputs.UNSIGNED[width])]
 
 
 def packed() -> Iterator[Snippet]:
@@ -227,4 +273,5 @@ def snippets() -> Iterator[Snippet]:
     yield from to_floats()
     yield from to_integers()
     yield from between_floats()
+    yield from not_numbers()
     yield from packed()

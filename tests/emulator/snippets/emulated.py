@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.emulator.snippets.snippet import Buffer, Scalar, Snippet, TensorMap
 
 from hopwell.emulator import tensor_map
 from hopwell.emulator.api import Report, emulate
 from hopwell.emulator.capture.launch import Launch, aligned_copy
-from tests.emulator.snippets.snippet import Buffer, Scalar, Snippet, TensorMap
 
 Array = NDArray[Any]
 

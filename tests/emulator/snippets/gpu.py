@@ -1,9 +1,11 @@
-"""Runs every snippet on a Hopper GPU and keeps its answers as the record.
+"""Runs snippets on a Hopper GPU and keeps the answers as the record.
 
-    python -m tests.emulator.snippets.gpu [--only TEXT] [--record FOLDER]
+    python -m tests.emulator.snippets.gpu [--all] [--only TEXT] [--record FOLDER]
 
-A snippet runs in a process that is replaced when one fails or hangs, so that none takes the others
-with it. Kernels are assembled by ``ptxas`` where there is one, by the driver otherwise.
+Answers that the record holds already, from the same GPU model, driver and assembler, are kept; with
+``--all`` every snippet runs again. A snippet runs in a process that is replaced when one fails or
+hangs, so that none takes the others with it. Kernels are assembled by ``ptxas`` where there is one,
+by the driver otherwise.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.emulator.snippets import record
@@ -99,8 +102,8 @@ class Worker:
             self.process = None
 
 
-def run_all(names: list[str], folder: Path) -> dict[str, str | None]:
-    """Runs snippets by name, each error by name; answers lie in ``folder``."""
+def run_all(names: list[str], folder: Path) -> dict[str, record.Answer]:
+    """Runs snippets by name, PROCESSES of them at a time; files go to ``folder``."""
     numbers = {name: number for number, name in enumerate(library())}
     errors: dict[str, str | None] = {}
 
@@ -134,7 +137,25 @@ def run_all(names: list[str], folder: Path) -> dict[str, str | None]:
     with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
         for future in [pool.submit(work) for _ in range(PROCESSES)]:
             future.result()
-    return errors
+    answers = {}
+    for name in names:
+        values, maps = {}, {}
+        if errors[name] is None:
+            values, maps = pickle.loads((folder / f"{numbers[name]}.answer").read_bytes())
+        answers[name] = record.answer(library()[name], errors[name], values, maps)
+    return answers
+
+
+def current(folder: Path, here: Mapping[str, str]) -> dict[str, record.Answer]:
+    """The answers of a record that belong to today's snippets and to this machine."""
+    known = record.read(folder)
+    if known is None or known.machine != here:
+        return {}
+    return {
+        name: given
+        for name, given in known.answers.items()
+        if name in library() and given.fingerprint == library()[name].fingerprint
+    }
 
 
 def machine() -> dict[str, str]:
@@ -149,8 +170,9 @@ def machine() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="snippets whose name contains this text")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="run also what has been answered")
+    parser.add_argument("--only", default="", help="run snippets whose name contains this text")
     parser.add_argument("--record", type=Path, default=record.FOLDER)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -158,30 +180,25 @@ def main() -> int:
         child(options.child)
         return 0
     started = time.monotonic()
-    names = [name for name in library() if options.only in name]
-    numbers = {name: number for number, name in enumerate(library())}
+    here = machine()
+    kept = {} if options.all else current(options.record, here)
+    names = [name for name in library() if options.only in name and name not in kept]
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        errors = run_all(names, folder)
-        results = {}
-        for name in names:
-            error = errors[name]
-            values, maps = (
-                pickle.loads((folder / f"{numbers[name]}.answer").read_bytes())
-                if error is None
-                else ({}, {})
-            )
-            results[name] = (library()[name], error, values, maps)
-    size = record.write(options.record, machine(), results)
-    failed = 0
+        answers = {**kept, **run_all(names, Path(temporary))}
+    size = record.write(options.record, here, {n: answers[n] for n in library() if n in answers})
+    unexpected = 0
     for name in names:
-        expected = library()[name].error
-        if (errors[name] is not None or expected) and expected not in (errors[name] or "none"):
-            failed += 1
-            print(f"{name}: {errors[name]}, expected {expected or 'an answer'}")
+        error, refused = answers[name].error, library()[name].refused
+        if error is not None or refused:
+            expected = bool(refused) and refused in (error or "")
+            unexpected += not expected
+            print(f"{name}: {error} ({'as' if expected else 'not'} expected)")
     seconds = time.monotonic() - started
-    print(f"{len(names) - failed} of {len(names)} snippets answered, {size} bytes, {seconds:.1f} s")
-    return 1 if failed else 0
+    print(
+        f"{len(names)} snippets ran in {seconds:.1f} s, {unexpected} not as expected; "
+        f"{len(kept)} were kept; {size} bytes"
+    )
+    return 1 if unexpected else 0
 
 
 if __name__ == "__main__":

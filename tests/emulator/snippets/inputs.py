@@ -45,7 +45,8 @@ def _stream(seed: int, count: int) -> NDArray[np.uint64]:
 
 def random_bits(seed: int, count: int, width: int) -> Array:
     """``count`` uniform unsigned integers of ``width`` bits."""
-    return (_stream(seed, count) >> np.uint64(64 - width)).astype(UNSIGNED[width])
+    dtype = next(d for bits, d in UNSIGNED.items() if bits >= width)
+    return (_stream(seed, count) >> np.uint64(64 - width)).astype(dtype)
 
 
 def below(seed: int, count: int, bound: int) -> Array:

@@ -447,7 +447,8 @@ def special_registers() -> Iterator[Snippet]:
     yield program(
         "memory/clocks",
         """mov.u32 %r3, %clock; mov.u64 %d3, %clock64; mov.u64 %d4, %globaltimer;
-        mov.u64 %d5, %clock64; setp.ge.u64 %p1, %d5, %d3; setp.ne.u64 %p2, %d4, 0;
+        mov.u64 %d5, %clock64; mov.u64 %d6, %globaltimer; setp.ge.u64 %p1, %d5, %d3;
+        setp.ge.u64 %p2, %d6, %d4;
         and.pred %p1, %p1, %p2; nanosleep.u32 20; griddepcontrol.launch_dependents;
         griddepcontrol.wait; pmevent 1;
         """

@@ -58,32 +58,42 @@ class Record:
     answers: Mapping[str, Answer]
 
 
-def write(
-    folder: Path,
-    machine: Mapping[str, str],
-    results: Mapping[str, tuple[Snippet, str | None, Mapping[str, Array], Mapping[str, bytes]]],
-) -> int:
-    """Writes (snippet, error, output values, tensor maps) by name; the size in bytes."""
+def answer(
+    snippet: Snippet,
+    error: str | None,
+    values: Mapping[str, Array],
+    tensor_maps: Mapping[str, bytes],
+) -> Answer:
+    """What is kept of an answer: ``values`` holds the outputs, whole, unless there is an error."""
+    kept, digested = {}, set()
+    for output in snippet.outputs if error is None else ():
+        whole = canonical(output, values[output.name])
+        kept[output.name] = np.ascontiguousarray(whole)
+        if is_digested(output, whole):
+            kept[output.name] = digests(whole)
+            digested.add(output.name)
+    return Answer(snippet.fingerprint, error, kept, frozenset(digested), tensor_maps)
+
+
+def write(folder: Path, machine: Mapping[str, str], answers: Mapping[str, Answer]) -> int:
+    """Writes a record, answers by snippet name. Returns its size in bytes."""
     blob = bytearray()
     entries: dict[str, Any] = {}
-    for name, (snippet, error, values, tensor_maps) in results.items():
+    for name, given in answers.items():
         outputs = {}
-        for output in snippet.outputs if error is None else ():
-            answer = canonical(output, values[output.name])
-            digested = is_digested(output, answer)
-            kept = digests(answer) if digested else np.ascontiguousarray(answer)
-            outputs[output.name] = {
+        for output, kept in given.outputs.items():
+            outputs[output] = {
                 "at": len(blob),
                 "dtype": kept.dtype.str,
                 "shape": list(kept.shape),
-                "digested": digested,
+                "digested": output in given.digested,
             }
             blob += kept.tobytes()
-        entries[name] = {"fingerprint": snippet.fingerprint, "outputs": outputs}
-        if error is not None:
-            entries[name]["error"] = error
-        if tensor_maps:
-            entries[name]["tensor_maps"] = {n: raw.hex() for n, raw in tensor_maps.items()}
+        entries[name] = {"fingerprint": given.fingerprint, "outputs": outputs}
+        if given.error is not None:
+            entries[name]["error"] = given.error
+        if given.tensor_maps:
+            entries[name]["tensor_maps"] = {n: raw.hex() for n, raw in given.tensor_maps.items()}
     folder.mkdir(parents=True, exist_ok=True)
     packed = lzma.compress(bytes(blob), preset=9 | lzma.PRESET_EXTREME)
     (folder / "answers.xz").write_bytes(packed)

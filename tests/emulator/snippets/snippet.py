@@ -85,8 +85,8 @@ class Snippet:
     """One kernel, called ``kernel`` in ``source``; ``name`` is ``family/what``.
 
     ``lines``: what each row of a two-dimensional output is, for messages. ``hazards``: the rules
-    that the emulator is expected to report, which for all but a few snippets is none. ``error``:
-    what the GPU is expected to end with instead of an answer; then one of the rules is reported.
+    that the emulator is expected to report, and ``refused`` the error that the GPU ends with: both
+    are there only for what hardware refuses to do.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Snippet:
     shared_bytes: int = 0
     lines: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
-    error: str = ""
+    refused: str = ""
 
     kernel = "snippet"
 
@@ -134,6 +134,9 @@ class Snippet:
                 contents = self.inputs[argument.name]
                 digest.update(f"{argument.name} {contents.dtype.str} {contents.shape}".encode())
                 digest.update(np.ascontiguousarray(contents).tobytes())
+                comparison = argument.comparison
+                if comparison and comparison.kind == "bits" and comparison.any_nan:
+                    digest.update(b"any NaN")  # a record of digests depends on it
             else:
                 digest.update(repr(argument).encode())
         return digest.hexdigest()
@@ -202,7 +205,7 @@ def program(
     """A snippet whose kernel takes inputs, outputs, scalars and tensor maps, in this order.
 
     Arrays are given by makers; an output's maker gives its first contents. launch: block, grid,
-    cluster, shared_bytes, lines, hazards, error.
+    cluster, shared_bytes, lines, hazards, refused.
     """
     arguments: list[Argument] = [Buffer(n, make) for n, make in (inputs or {}).items()]
     arguments += [Buffer(n, make, comparison or Comparison()) for n, make in outputs.items()]

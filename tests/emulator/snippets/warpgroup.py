@@ -108,7 +108,7 @@ fence.proxy.async.shared::cta; bar.sync 0;
 def _descriptors(form: Form, steps: int) -> str:
     """Descriptors of A in %d40..., of B in %d50..., one for each K step."""
     text = ""
-    for letter, base, offset, i in (("a", 40, 0, 0), ("b", 50, A_BYTES, 1)):
+    for i, (base, offset) in enumerate(((40, 0), (50, A_BYTES))):
         high = (
             SWIZZLE_MODE[form.swizzle] << 62
             | form.base[i] << 49

@@ -75,23 +75,22 @@ def live_extents(addresses: Iterable[int]) -> Iterator[Extent]:
     Where several hold an address, it is the first that Python lists.
     """
     wanted = set(addresses)
+    count = 0
     if not wanted:
         return
+    torch = sys.modules.get("torch")
+    kind = torch.Tensor if torch is not None else ()
     for value in gc.get_objects():
         # type(), not isinstance(): objects may compute their class when they are asked.
-        if not _is_torch_tensor_type(type(value)) or not _on_cpu(value):
+        if not issubclass(type(value), kind) or not _on_cpu(value):
             continue
         storage = value.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         found = {address for address in wanted if start <= address < end}
         if found:
             wanted -= found
-            yield Extent("memory", start, end, storage)
-
-
-def _is_torch_tensor_type(kind: type) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(kind, torch.Tensor)
+            count += 1
+            yield Extent(f"memory {count}", start, end, storage)
 
 
 def _on_cpu(tensor: Any) -> bool:
@@ -125,18 +124,30 @@ def with_memory(launch: Launch, extents: Iterable[Extent]) -> Launch:
     """The launch with the buffers that it was given.
 
     They are the tensors that were passed, and those that the process holds at other addresses
-    among the parameters.
+    among the parameters or in passed tensors of 64-bit integers.
 
     Raises:
         TensorMapError: a tensor map among the parameters describes other memory.
     """
     known = list(extents)
     launch = replace(launch, buffers=buffers_of(known))
+    candidates = {value for _, value in launch.words} | _integers_in(known)
     unknown = [
-        value
-        for _, value in launch.words
-        if value in _USER_SPACE and launch.buffer_at(value) is None
+        value for value in candidates if value in _USER_SPACE and launch.buffer_at(value) is None
     ]
     launch = replace(launch, buffers=buffers_of([*known, *live_extents(unknown)]))
     launch.check_tensor_maps()
     return launch
+
+
+def _integers_in(extents: Iterable[Extent]) -> set[int]:
+    """The values of 64-bit integer tensors that may be addresses: kernels take arrays of them."""
+    found: set[int] = set()
+    for extent in extents:
+        kind = str(getattr(extent.owner, "dtype", "")).removeprefix("torch.")
+        if kind in ("int64", "uint64"):
+            memory = Buffer.at(extent.name, extent.start, extent.end - extent.start, extent.owner)
+            values = memory.array.view(np.uint64)
+            inside = (values >= _USER_SPACE.start) & (values < _USER_SPACE.stop)
+            found.update(np.unique(values[inside]).tolist())
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopwell.emulator.hazards.classify import Conflict
+from hopwell.emulator.hazards.classify import Conflict, latest_known
 from hopwell.emulator.hazards.clocks import WARP_STRIDE, Clock, WarpClock
 from hopwell.emulator.hazards.events import (
     ATOMIC_ENGINES,
@@ -39,7 +39,7 @@ from hopwell.emulator.hazards.shadow import (
     distinct,
     referenced,
 )
-from hopwell.emulator.hazards.words import access, agent, engine_agent, work
+from hopwell.emulator.hazards.words import agent, engine_agent, work
 from hopwell.emulator.lanes import FULL, FULL_MASK, Lanes
 
 Offsets = NDArray[np.int64]
@@ -69,6 +69,7 @@ class Checker:
         self._columns = Columns()
         self._findings = Findings(seed, self._columns)
         self._warps: dict[int, Warp] = {}
+        self._mates: dict[Cta, list[WarpClock]] = {}  # the clocks of a CTA's warps
         self._regions: list[Region] = []
         self._events: dict[int, Event] = {}
         self._next_event = INITIAL + 1
@@ -94,6 +95,7 @@ class Checker:
         self._warps[number] = Warp(
             number, name, cta, cta if cluster is None else cluster, warp_index, clock
         )
+        self._mates.setdefault(cta, []).append(clock)
         return number
 
     def new_region(
@@ -113,6 +115,8 @@ class Checker:
     def column(self, kind: str, key: object, name: str = "") -> int:
         """The column of a completion: kind "mbarrier", "bulk-read", "bulk", "wgmma", "cp.async".
 
+        The time of an mbarrier's column is the number of its completed phases, so that who knows
+        p + 1 knows phase p to be complete; that of the others the number of a committed group.
         ``name`` is what reports call it; given at any later call, it replaces the first.
         """
         return self._columns.number(kind, key, name)
@@ -161,8 +165,18 @@ class Checker:
         """A wait of these lanes found ``column`` at ``time``: it names late and stale waits."""
         warp = self._warps[w]
         before = warp.waits.get(column)
-        fresh = time >= 0 if before is None else time > before.time
+        fresh = time > (0 if before is None else before.time)
         warp.waits[column] = Wait(time, warp.clock.stamp(), fresh)
+
+    def stamp(self, w: int) -> int:
+        """The time of something that the warp does now, for :meth:`knows`."""
+        return self._warps[w].clock.stamp()
+
+    def knows(self, w: int, other: int, time: int) -> bool:
+        """Whether a lane of warp ``w`` has learned of what a lane of ``other`` did at ``time``."""
+        clock = self._warps[w].clock
+        views = [clock.general, *(single.general for single in clock.single.values())]
+        return any(latest_known(view, self._warps[other]) >= time for view in views)
 
     # 3. Generic accesses
 
@@ -270,7 +284,8 @@ class Checker:
         operations themselves are atomic and race with nothing.
         """
         warp = self._warps[w]
-        for number in distinct(region.writes[region.cells(offsets, 8)]):
+        index = region.cells(offsets, 8)  # first: it may refine the region's arrays
+        for number in distinct(region.writes[index]):
             event = self._events.get(number)
             if event is None or event.barrier is None:
                 missing = "no mbarrier.init of it comes before"
@@ -287,10 +302,12 @@ class Checker:
             self._findings.single(
                 "uninitialised-barrier",
                 op.pc,
-                access(user, start, start + 8, lanes.first),
+                self._findings.access(user, start, start + 8, lanes.first),
                 missing,
                 {},
-                None if event is None else access(event, start, start + 8, event.lanes.first),
+                None
+                if event is None
+                else self._findings.access(event, start, start + 8, event.lanes.first),
             )
 
     def _knows_barrier(
@@ -355,21 +372,49 @@ class Checker:
         """These lanes leave the kernel."""
         warp = self._warps[w]
         warp.clock.alive &= ~lanes.bits & FULL_MASK
-        mates = [other for other in self._warps.values() if other.cta == warp.cta]
-        if not any(other.clock.alive for other in mates):
+        if not any(clock.alive for clock in self._mates[warp.cta]):
+            self._peers(warp.cta)
             self._prune(warp.cta)
             for a in self._open.pop(warp.cta, {}).values():
                 self._findings.single(
-                    "copy-outlives-cta",
+                    a.short or "dangling-copy",
                     a.op.pc,
                     plain_access(a.warp, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
                     {},
                 )
 
+    def _peers(self, cta: Cta) -> None:
+        """Accesses to the shared memory of a CTA that ends, of whose end it was not told."""
+        mates = [warp for warp in self._warps.values() if warp.cta == cta]
+        for region in self._regions:
+            arrays = region.arrays()
+            if region.cta != cta or arrays[0] is None:
+                continue
+            numbers = set(distinct(arrays[0]))
+            if arrays[1] is not None:
+                numbers.update(*(self._sets[old] for old in distinct(arrays[1])))
+            for event in filter(None, map(self._events.get, sorted(numbers))):
+                if event.warp.cta == cta or event.handle is not None:
+                    continue
+                if not any(self.knows(mate.id, event.warp.id, event.time) for mate in mates):
+                    self._findings.single(
+                        "peer-cta-gone",
+                        event.op.pc,
+                        self._findings.access(
+                            event,
+                            event.first_offset,
+                            event.first_offset + event.size,
+                            event.lanes.first,
+                        ),
+                        f"{cta_name(cta)} may exit before this {event.kind}: nothing that its "
+                        "peer released after it reaches a warp of the CTA",
+                        {},
+                    )
+
     def _prune(self, cta: Cta) -> None:
         """Forget operations on the CTA's shared memory that a warp of it knows to be complete."""
-        mates = [warp.clock for warp in self._warps.values() if warp.cta == cta]
+        mates = self._mates[cta]
         views = [c.general for c in mates] + [s.general for c in mates for s in c.single.values()]
         self._open[cta] = {
             serial: a
@@ -497,7 +542,7 @@ class Checker:
         self._findings.single(
             "uninitialised-read",
             event.op.pc,
-            access(event, start, stop, lane),
+            self._findings.access(event, start, stop, lane),
             f"no write to these bytes comes before the read by {agent(event, lane)}",
             {"bytes": len(np.unique(cells)) * grain},
         )

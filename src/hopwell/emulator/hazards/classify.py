@@ -154,7 +154,9 @@ class Judge:
         waits = [warp.waits[c] for c in self.columns_of(handle) if c in warp.waits]
         if waits:
             wait = max(waits, key=lambda wait: wait.stamp)
-            if not wait.fresh:
+            if handle.short:
+                rule = handle.short  # the wait was satisfied without the copy's bytes
+            elif not wait.fresh:
                 rule = "stale-phase"
             elif second.mark in wait.used:
                 rule = "bytes-in-flight"

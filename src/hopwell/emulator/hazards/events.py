@@ -52,7 +52,7 @@ class Past:
 class Wait:
     """The last successful wait of a warp on one column."""
 
-    time: int  # the phase (or group) that the wait found complete
+    time: int  # of the column, as the wait found it
     stamp: int  # the warp's time at the wait
     fresh: bool  # whether it told more than the wait before
     used: set[tuple[int, int]] = field(default_factory=set)  # reads since: (pc, first offset)
@@ -96,6 +96,7 @@ class AsyncOp:
     parts: dict[int, tuple[int, int]] = field(default_factory=dict)
     landed: bool = False
     fills: bool = False  # writes shared memory
+    short: str = ""  # the rule that its barrier's expected bytes break, as the machine sees it
     verdicts: dict[int, str] = field(default_factory=dict)  # per reading warp: rule already given
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hopwell.emulator.hazards.classify import Conflict, Judge
-from hopwell.emulator.hazards.events import Op, Warp
+from hopwell.emulator.hazards.events import Event, Op, Warp
 from hopwell.emulator.hazards.report import Access, Hazard, HazardGroup
 from hopwell.emulator.hazards.rules import RULES
 from hopwell.emulator.hazards.words import Words, access
@@ -40,6 +40,7 @@ class Findings:
 
     def __init__(self, seed: int | None, columns: Columns) -> None:
         self._seed = seed
+        self._mbarriers = columns.mbarriers
         self._judge = Judge(columns.mbarriers)
         self._words = Words(columns.names, columns.mbarriers)
         self._groups: dict[tuple[object, ...], HazardGroup] = {}
@@ -48,6 +49,10 @@ class Findings:
     def groups(self) -> list[HazardGroup]:
         """One group per cause, in the order of the first finding."""
         return list(self._groups.values())
+
+    def access(self, event: Event, start: int, stop: int, lane: int) -> Access:
+        """One side of a hazard."""
+        return access(event, start, stop, lane, self._mbarriers)
 
     def conflict(self, conflict: Conflict, rule: str = "", missing: str = "") -> None:
         """Two accesses without an order; ``rule`` and ``missing`` where they are known."""
@@ -64,8 +69,8 @@ class Findings:
         self._groups[key] = self._group(
             Hazard(
                 rule,
-                access(first, *bounds, conflict.first_lane),
-                access(second, *bounds, conflict.second_lane),
+                self.access(first, *bounds, conflict.first_lane),
+                self.access(second, *bounds, conflict.second_lane),
                 missing,
                 self._seed,
                 facts,

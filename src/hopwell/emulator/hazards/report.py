@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 #: The version of :func:`to_json`. A field that changes its meaning, or goes, raises the number.
 SCHEMA = "hopwell.hazards/1"
+
+#: The text of a line of a file, "" where it cannot be read.
+Code = Callable[[str, int], str]
+
+#: Of the further pairs of one cause so many are shown in text.
+_SHOWN = 2
 
 #: Facts are plain values, so that they survive JSON.
 Facts = Mapping[str, Any]
@@ -93,9 +99,22 @@ class Hazard:
         return RULES[self.rule].section
 
     @property
-    def cause(self) -> tuple[object, ...]:
-        """What a person would fix once: the rule and the two instructions."""
+    def pair(self) -> tuple[object, ...]:
+        """The rule and the two instructions."""
         return (self.rule, _place(self.first), _place(self.second))
+
+    @property
+    def causes(self) -> list[tuple[object, ...]]:
+        """Keys of which hazards with one cause share at least one: the rule with either
+        instruction, and the rule with both source lines."""
+        keys: list[tuple[object, ...]] = [(self.rule, "second", _place(self.second))]
+        if self.first is not None:
+            keys.append((self.rule, "first", _place(self.first)))
+            if self.first.source is not None and self.second.source is not None:
+                keys.append((self.rule, "lines", self.first.source, self.second.source))
+        elif self.second.source is not None:
+            keys.append((self.rule, "line", self.second.source))
+        return keys
 
 
 def _place(access: Access | None) -> tuple[object, ...] | None:
@@ -104,35 +123,56 @@ def _place(access: Access | None) -> tuple[object, ...] | None:
 
 @dataclass(slots=True)
 class HazardGroup:
-    """Hazards with one cause: the first example, how many there were, and under which seeds."""
+    """Hazards with one cause: the first example, how many there were, and under which seeds.
+
+    ``also`` holds one example for each other pair of instructions that the same cause made
+    collide: an unrolled loop, the other half of a tile, every use of one accumulator.
+    """
 
     example: Hazard
     count: int = 1
     seeds: list[int] = field(default_factory=list)
+    also: list[Hazard] = field(default_factory=list)
 
     @property
     def rule(self) -> str:
         return self.example.rule
 
-    def add(self, count: int, seeds: Iterable[int]) -> None:
-        """Count further hazards of this cause."""
-        self.count += count
-        self.seeds = sorted({*self.seeds, *seeds})
+    def add(self, other: HazardGroup) -> None:
+        """Take in further hazards of this cause."""
+        self.count += other.count
+        self.seeds = sorted({*self.seeds, *other.seeds})
+        known = {self.example.pair, *(hazard.pair for hazard in self.also)}
+        for hazard in (other.example, *other.also):
+            if hazard.pair not in known:
+                known.add(hazard.pair)
+                self.also.append(hazard)
 
 
 def merge_groups(runs: Iterable[Iterable[HazardGroup]]) -> list[HazardGroup]:
-    """The groups of several runs as one list, most frequent first, then as they were found."""
-    merged: dict[object, HazardGroup] = {}
-    for groups in runs:
-        for group in groups:
-            known = merged.get(group.example.cause)
-            if known is None:
-                merged[group.example.cause] = HazardGroup(
-                    group.example, group.count, list(group.seeds)
-                )
-            else:
-                known.add(group.count, group.seeds)
-    return sorted(merged.values(), key=lambda group: -group.count)
+    """The groups of several runs by cause, as they were found: what comes first is most often
+    why the rest came too.
+
+    Groups of one rule have one cause when they share an instruction, or both source lines: one
+    missing wait before an unrolled loop is one cause, not sixty-four.
+    """
+    merged: list[HazardGroup] = []
+    by_key: dict[tuple[object, ...], HazardGroup] = {}
+    for group in (group for groups in runs for group in groups):
+        keys = [key for hazard in (group.example, *group.also) for key in hazard.causes]
+        found = {id(by_key[key]): by_key[key] for key in keys if key in by_key}
+        targets = [known for known in merged if id(known) in found]
+        if not targets:
+            targets = [HazardGroup(group.example, 0)]
+            merged.append(targets[0])
+        target, *rest = targets
+        for joined in rest:  # this group shows that two causes were one
+            target.add(joined)
+            merged.remove(joined)
+            by_key.update({key: target for key, known in by_key.items() if known is joined})
+        target.add(group)
+        by_key.update(dict.fromkeys(keys, target))
+    return merged
 
 
 def _source_dict(source: SourceLine | None) -> dict[str, Any] | None:
@@ -184,6 +224,10 @@ def group_dict(group: HazardGroup) -> dict[str, Any]:
         "first": _access_dict(hazard.first),
         "second": _access_dict(hazard.second),
         "facts": dict(hazard.facts),
+        "also": [
+            {"first": _access_dict(other.first), "second": _access_dict(other.second)}
+            for other in group.also
+        ],
     }
 
 
@@ -227,19 +271,21 @@ def lines(groups: Iterable[HazardGroup]) -> list[str]:
     return text
 
 
-def group_lines(group: HazardGroup, number: int) -> list[str]:
-    """One cause as lines of text."""
+def group_lines(group: HazardGroup, number: int, code: Code | None = None) -> list[str]:
+    """One cause as lines of text; ``code(file, line)`` gives the text of a line, "" if unknown."""
     hazard = group.example
     rule = RULES[hazard.rule]
     times = "" if group.count == 1 else f", {group.count} times"
     seed = "" if hazard.seed is None else f", first under seed {hazard.seed}"
     text = [f"{number}. {hazard.rule}: {rule.title}{times}{seed}"]
     if hazard.first is not None:
-        text += _side_lines("earlier", hazard.first)
-        text += _side_lines("then", hazard.second)
+        text += _side_lines("earlier", hazard.first, code)
+        text += _side_lines("then", hazard.second, code)
     else:
-        text += _side_lines("at", hazard.second)
-    text.append(f"   missing  {hazard.missing}")
+        text += _side_lines("at", hazard.second, code)
+    text += _also_lines(group)
+    if hazard.missing:
+        text.append(f"   missing  {hazard.missing}")
     if hazard.facts:
         facts = ", ".join(f"{key} {value}" for key, value in hazard.facts.items())
         text.append(f"   facts    {facts}")
@@ -248,9 +294,29 @@ def group_lines(group: HazardGroup, number: int) -> list[str]:
     return text
 
 
-def _side_lines(label: str, access: Access) -> list[str]:
+def _also_lines(group: HazardGroup) -> list[str]:
+    """The other pairs of instructions, a few by line and the rest by number."""
+    pairs = []
+    for other in group.also:
+        sides = [side for side in (other.first, other.second) if side is not None]
+        pairs.append(" and ".join(f"{side.line} (PTX {_ptx_line(side)})" for side in sides))
+    text = [f"   also     {pair}" for pair in pairs[:_SHOWN]]
+    if len(pairs) > _SHOWN:
+        text.append(f"            and {_count(len(pairs) - _SHOWN, 'more pair')} of instructions")
+    return text
+
+
+def _ptx_line(access: Access) -> str:
+    return "?" if access.location is None else str(access.location.line)
+
+
+def _side_lines(label: str, access: Access, code: Code | None) -> list[str]:
     phase = "" if access.phase is None else f", phase {access.phase}"
     text = [f"   {label:<8} {access.line}  {access.instruction}"]
+    where = access.source or access.location
+    shown = code(where.file, where.line) if code is not None and where is not None else ""
+    if shown:
+        text.append(f"            | {shown}")
     if access.source is not None:
         text += [f"            inlined at {s}" for s in _inlined(access.source)]
         if access.location is not None:

@@ -144,7 +144,7 @@ _MEMORY = {
         "The launch fails with a misaligned address.",
         "Align the buffer, or use a narrower access.",
     ),
-    "copy-outlives-cta": Rule(
+    "dangling-copy": Rule(
         "a CTA exits while an engine still uses its shared memory",
         _BULK_WAIT,
         "Its last warp left and nobody knew that the engine was done with the CTA's memory.",
@@ -175,6 +175,13 @@ _BARRIERS = {
         "The phase cannot complete, or completes a turn late.",
         "Arrive with expect_tx in the phase that the copy signals.",
     ),
+    "arrival-count": Rule(
+        "more arrivals than a phase has left",
+        "PTX ISA 9.7.13.15.3, Contents of the mbarrier object",
+        "An arrival counts for more than the pending count of the phase in progress.",
+        "The pending count leaves its valid range: what follows is undefined.",
+        "Initialise the barrier with the sum of all arrivals of a phase.",
+    ),
     "parity-operand": Rule(
         "a parity other than 0 or 1",
         _WAIT,
@@ -204,10 +211,10 @@ _BARRIERS = {
         "Every path of every group must make the same calls in the same order.",
     ),
     "dangling-arrival": Rule(
-        "arrivals are left over at exit",
+        "an arrival at a CTA of the cluster that may have exited",
         _ARRIVE,
-        "The kernel ends with a phase that some have arrived on and nobody will complete.",
-        "A cluster peer hangs, or the barrier's memory is written after its CTA is gone.",
+        "Nothing keeps the CTA that owns the mbarrier until the arrival has come.",
+        "The arrival hits memory that the next CTA uses, or faults.",
         "Let the producer wait for the last releases of every stage before it exits.",
     ),
     "peer-cta-gone": Rule(
@@ -223,6 +230,13 @@ _BARRIERS = {
         "The run was stopped; the loop's condition had not changed anything for long.",
         "The kernel may never end.",
         "Look at the loop's bounds; raise the limit if the work is really that long.",
+    ),
+    "trap": Rule(
+        "the kernel aborts itself",
+        "PTX ISA 9.7.19.4, trap",
+        "A trap instruction was executed, as a failed assertion does.",
+        "The launch fails and the context with it.",
+        "Find out which condition led there.",
     ),
     "deadlock": Rule(
         "every warp that has not exited waits for ever",
@@ -262,12 +276,26 @@ _TENSOR_CORES = {
         "The wgmma may see the old values.",
         "wgmma.fence before the first wgmma and after every access to its registers.",
     ),
+    "wgmma-divergence": Rule(
+        "a warpgroup does not execute a wgmma as one",
+        _WGMMA,
+        "Some lanes, or some of the four warps, do not execute the same wgmma.mma_async.",
+        "Undefined behaviour: rows of the product are missing, or the group hangs.",
+        "Execute wgmma in all four warps of the group, with all lanes, on one path.",
+    ),
     "register-pool-exhausted": Rule(
         "setmaxnreg asks for more registers than the CTA can ever have",
         _SETMAXNREG,
         "The pool cannot satisfy the request, whoever gives back what.",
         "The warpgroup hangs.",
         "Let the producers give registers back first, and keep the sum within the pool.",
+    ),
+    "setmaxnreg-target": Rule(
+        "setmaxnreg asks for a register count that it may not",
+        _SETMAXNREG,
+        "The count is no multiple of 8 from 24 to 256, or inc lowers it, or dec raises it.",
+        "Undefined behaviour.",
+        "Decrease below and increase above what the warp holds, which is maxnreg at launch.",
     ),
     "setmaxnreg-divergence": Rule(
         "a warpgroup does not change its registers as one",

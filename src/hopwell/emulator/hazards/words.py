@@ -39,7 +39,9 @@ def engine_agent(handle: AsyncOp) -> str:
     by = f"{work(handle.engine)} issued by {handle.warp.name}"
     if handle.lanes.count == 1:
         by += f" lane {handle.lanes.first}"
-    return f"{by} ({handle.description})" if handle.description else by
+    # What says no more than the instruction is left out.
+    described = handle.description not in ("", handle.op.node.opcode)
+    return f"{by} ({handle.description})" if described else by
 
 
 def line(op: Op | None) -> str:
@@ -52,11 +54,12 @@ def line(op: Op | None) -> str:
     return f" at {node.location.file}:{node.location.line}"
 
 
-def access(event: Event, start: int, stop: int, lane: int) -> Access:
-    """One side of a hazard."""
+def access(event: Event, start: int, stop: int, lane: int, mbarriers: set[int]) -> Access:
+    """One side of a hazard; ``mbarriers`` are the columns whose times are phases."""
     phase = None
-    if event.handle is not None and event.handle.completions:
-        phase = event.handle.completions[-1][1]
+    for column, time, _ in event.handle.completions if event.handle is not None else ():
+        if column in mbarriers:
+            phase = time - 1
     return Access(
         agent=agent(event, lane),
         kind=event.kind,
@@ -176,12 +179,25 @@ class Words:
             columns.setdefault(handle.column, -1)
         parts = []
         for column, time in columns.items():
-            name = self._names[column]
-            unit = "phase" if column in self._mbarriers else "group"
-            at = f"{unit} {time} of {name}" if time >= 0 else name
-            wait = warp.waits.get(column)
-            waited = "never waited there"
-            if wait is not None:
-                waited = f"last found {unit} {wait.time} there"
-            parts.append(f" completes on {at}, and {warp.name} {waited}")
+            parts.append(
+                f" completes {self._reached(column, time)}{self._names[column]}, and "
+                f"{warp.name} {self._waited(column, warp)}"
+            )
         return ";".join(parts)
+
+    def _reached(self, column: int, time: int) -> str:
+        if time < 0:
+            return "on "
+        if column in self._mbarriers:
+            return f"phase {time - 1} of "
+        return f"with group {time} of "
+
+    def _waited(self, column: int, warp: Warp) -> str:
+        """How far a warp's last wait on a column got."""
+        wait = warp.waits.get(column)
+        if wait is None:
+            return "never waited there"
+        if column in self._mbarriers and wait.time <= 0:
+            return "was let through before any phase was complete"
+        done = f"phase {wait.time - 1}" if column in self._mbarriers else f"group {wait.time}"
+        return f"last found {done} complete"

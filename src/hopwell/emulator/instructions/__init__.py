@@ -13,5 +13,6 @@ from hopwell.emulator.instructions import (  # noqa: F401
     matrix,
     memory,
     move,
+    remote,
     wgmma,
 )

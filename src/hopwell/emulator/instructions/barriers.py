@@ -16,7 +16,7 @@ from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.hazards.clocks import Clock
 from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
-from hopwell.emulator.mbarrier import Mbarrier
+from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
@@ -45,20 +45,17 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     number = bind.uniform(operands[0], "b32")
     count = bind.uniform(operands[1], "b32") if len(operands) > 1 else None
     op = bind.op
+    aligned = node.name == "bar" or "aligned" in node.modifiers
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         fragment = warp.fragment
-        if lanes.bits != warp.live:
-            gathered = warp.gather(lanes, 0xFFFF_FFFF)
-            assert gathered is not None
-            lanes = gathered
         index = number(warp, lanes)
         named = warp.cta.named_barrier(index)
         if fragment.token is None:
             threads = warp.cta.live_threads if count is None else count(warp, lanes)
             named.everyone = count is None
             fragment.token = named.round
-            _arrive(warp, lanes, op, named, threads, action)
+            _arrive(warp, lanes, op, named, threads, action, aligned)
             if reduction is not None:
                 reduction(warp, lanes, named)
             if named.complete_if_due():
@@ -80,30 +77,61 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
     return execute
 
 
-def _arrive(warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str) -> None:
+def _arrive(
+    warp: "Warp", lanes: Lanes, op: Any, named: Any, threads: int, action: str, aligned: bool
+) -> None:
     checker = warp.checker
     who = f"named barrier {named.index}"
+    # Arriving first and waiting later in one round is sound (so does who gives itself the first
+    # turn); to arrive again before anybody has waited for the first time is one call too many.
+    earlier = next((o for w, waits, o in named.warps if w is warp and not waits), None)
+    if earlier is not None and action == "arrive":
+        named.faults.append("named-barrier-divergence")
+        checker.report(
+            "named-barrier-divergence", warp.agent, lanes, op, first=earlier, barrier=who,
+            missing=f"{warp.name} arrives again in round {named.round} of {who}, before the round "
+            "of its first arrival is complete",
+        )  # fmt: skip
     if named.threads and named.threads != threads:
         checker.report(
-            "named-barrier-count", warp.agent, lanes, op, barrier=who, expected=named.threads,
-            actual=threads, others=", ".join(w.name for w, _, _ in named.warps),
+            "named-barrier-count", warp.agent, lanes, op, first=named.warps[0][2],
+            missing=f"{warp.name} counts {threads} threads at {who}, "
+            f"{named.warps[0][0].name} counts {named.threads}",
+            barrier=who, expected=named.threads, actual=threads,
         )  # fmt: skip
+        named.faults.append("named-barrier-count")
     if threads % 32 or threads <= 0 or not 0 <= named.index < 16:
         checker.report(
             "named-barrier-count", warp.agent, lanes, op, barrier=who,
             expected="a positive multiple of 32, and a barrier below 16", actual=threads,
         )  # fmt: skip
         threads = max(32, threads + -threads % 32)
-    # Every lane of the warp is there: a release of all that all lanes did.
-    checker.warp_sync(warp.agent, lanes)
     clock = checker.release(warp.agent, lanes, op, who)
     if named.arriving is None:
         named.arriving = clock.copy()
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
+    here = named.parts.pop(warp, 0) | lanes.bits
+    if warp.live & ~here:
+        # A warp counts when its last lane has come; only the unaligned form lets lanes part.
+        named.parts[warp] = here
+        if aligned:
+            checker.report(
+                "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
+                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
+            )  # fmt: skip
+        return
+    named.counts.append(threads)
     named.arrived += 32
     named.warps.append((warp, action != "arrive", op))
+    named.participants[warp] = op
+    if named.arrived >= named.threads and not any(waits for _, waits, _ in named.warps):
+        checker.report(
+            "named-barrier-divergence", warp.agent, lanes, op, first=named.warps[0][2],
+            barrier=who, missing=f"round {named.round} of {who} is complete by arrivals alone, "
+            "and lets nobody go: who waits there comes too late for it",
+        )  # fmt: skip
     warp.machine.version += 1
     if warp.machine.recorder is not None:
         warp.machine.recorder.named(warp, named, action, op)
@@ -143,21 +171,27 @@ def _reduced(node: Instruction, results: dict[str, int]) -> Any:
 
 @effect("barrier.cluster")
 def barrier_cluster(node: Instruction, bind: Binder) -> Execute:
-    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster."""
+    """9.7.13.3 barrier.cluster.{arrive,wait}: all live threads of the cluster.
+
+    With ``.relaxed``, an arrive publishes what the thread's last releasing fence covered.
+    """
+    op = bind.op
     arrive = node.modifiers[1] == "arrive"
     relaxed = "relaxed" in node.modifiers
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         cluster, fragment = warp.cta.cluster, warp.fragment
-        key = warp
         if arrive:
             warp.machine.version += 1
-            for lane in lanes.index.tolist():
-                cluster.arrived.add((key, lane))
-            if not relaxed:
-                clock = warp.checker.release(warp.agent, lanes)
-                cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
-                cluster.arriving.join(clock)
+            cluster.arrived[warp] = cluster.arrived.get(warp, 0) | lanes.bits
+            # Relaxed, it publishes what a fence before it covers (fence.mbarrier_init is made for
+            # this).
+            if relaxed:
+                clock = warp.checker.release_relaxed(warp.agent, lanes)
+            else:
+                clock = warp.checker.release(warp.agent, lanes, op, "the cluster barrier")
+            cluster.arriving = clock.copy() if cluster.arriving is None else cluster.arriving
+            cluster.arriving.join(clock)
             warp.cluster_round = cluster.round
             if warp.machine.recorder is not None:
                 warp.machine.recorder.cluster_arrived(warp, cluster)
@@ -189,6 +223,7 @@ def find_mbarrier(
     if found is None:
         warp.checker.report(
             "uninitialised-barrier", warp.agent, lanes, warp.op,
+            missing="no mbarrier.init of it comes before",
             barrier=warp.cta.barrier_name(memory, offset),
         )  # fmt: skip
         return None
@@ -284,8 +319,9 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
                 mbarrier.memory.rank != warp.cta.rank
                 and not warp.cta.cluster.ctas[mbarrier.memory.rank].alive
             ):
-                checker.report("peer-cta-gone", warp.agent, who, op, barrier=mbarrier.name)
+                report_dangling(mbarrier, warp, who, op)
                 continue
+            mbarrier.arrive(warp, who, op, checker.stamp(warp.agent))
             clock: Clock | None
             if relaxed:
                 clock = checker.release_relaxed(warp.agent, who)
@@ -296,13 +332,10 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
             for lane in who.index.tolist():
                 tokens[lane] = mbarrier.token()
                 if armed and amounts is not None:
-                    mbarrier.bytes += int(amounts[lane])
-                    mbarrier.armed += int(amounts[lane])
-                    mbarrier.ever_armed = True
+                    mbarrier.arm(int(amounts[lane]), op)
                 arrivals = 1 if armed or amounts is None else int(amounts[lane])
                 if drop:
                     mbarrier.expected -= arrivals
-                mbarrier.arrivers[warp.name] = mbarrier.phase
                 if arrivals > mbarrier.pending:
                     checker.report(
                         "arrival-count", warp.agent, who, op, barrier=mbarrier.name,
@@ -328,18 +361,19 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
     """9.7.13.15.11 expect_tx and 9.7.13.15.12 complete_tx: change the transaction bytes only."""
     space, _ = state_space(node)
     address, amount = bind.address(node.operands[0]), bind.read(node.operands[1], "b32")
-    sign = 1 if node.modifiers[0] == "expect_tx" else -1
+    expects = node.modifiers[0] == "expect_tx"
+    op = bind.op
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         values = amount(warp)
         for mbarrier, who in _each_barrier(warp, space, address(warp), lanes):
             for lane in who.index.tolist():
-                mbarrier.bytes += sign * int(values[lane])
-                if sign > 0:
-                    mbarrier.armed += int(values[lane])
-                    mbarrier.ever_armed = True
+                if expects:
+                    mbarrier.arm(int(values[lane]), op)
                     if warp.machine.recorder is not None:
                         warp.machine.recorder.expect(warp, mbarrier)
+                else:
+                    mbarrier.bytes -= int(values[lane])
                 warp.machine.advance(mbarrier)
 
     return execute
@@ -378,11 +412,14 @@ def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
             else:
                 awaited = mbarrier.token_phase(value)
             done = mbarrier.phase > awaited
-            if not done and blocking and not fragment.timed_out:
-                mbarrier.waiters[warp.name] = awaited
-                raise Blocked(MbarrierPhase(mbarrier, awaited))
+            if not done:
+                phase = MbarrierPhase(mbarrier, awaited, value if by_parity else None)
+                if blocking and not fragment.timed_out:
+                    raise Blocked(phase)
+                fragment.polled = phase
             if done:
-                mbarrier.waiters.pop(warp.name, None)
+                fragment.polled = None
+                mbarrier.observe(warp, awaited)
                 result[who.index] = True
                 if mbarrier.completed is not None and not relaxed:
                     checker.acquire(warp.agent, who, mbarrier.completed)
@@ -431,11 +468,14 @@ def setmaxnreg(node: Instruction, bind: Binder) -> Execute:
         if lanes.bits != warp.live:
             warp.checker.report("setmaxnreg-divergence", warp.agent, lanes, op)
         needed = 32 * delta
+        if warp.fragment.token is None:
+            warp.fragment.token = "counted"
+            warp.cta.unison("setmaxnreg-divergence", warp).step(warp, op)
         if needed > warp.cta.free_registers:
             raise Blocked(RegistersFree(warp, needed))
+        warp.fragment.token = None
         warp.cta.free_registers -= needed
         warp.registers = wanted
-        warp.setmaxnreg.append(op.pc)
         warp.machine.version += 1
 
     return execute

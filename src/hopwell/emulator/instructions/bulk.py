@@ -352,6 +352,11 @@ def _reached(warp: "Warp", lanes: Lanes, tensor: Any, tile: Any) -> tuple[Memory
     return memory, first - memory.base - tile.extent[0]
 
 
+def _box(memory: Memory, at: list[int]) -> str:
+    """A tensor's box in words: "q (0,128,0)"."""
+    return f"{memory.name} ({','.join(map(str, at))})"
+
+
 def _tensor_load(
     warp: "Warp",
     lanes: Lanes,
@@ -373,7 +378,7 @@ def _tensor_load(
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
         [(target, *_rows(place, tile.bytes))],
-        barrier=barrier, size=tile.bytes, destination=cta, payload=f"{memory.name} {tuple(at)}",
+        barrier=barrier, size=tile.bytes, destination=cta, payload=_box(memory, at),
     )  # fmt: skip
 
 
@@ -406,7 +411,7 @@ def _tensor_store(
         lambda: copy_layout.read_shared(tile, source.data, place), store,
         [(source, *_rows(place, tile.bytes))],
         [(memory, tile.rows + origin, tile.row_bytes)],
-        size=tile.bytes, payload=f"{memory.name} {tuple(at)}",
+        size=tile.bytes, payload=_box(memory, at),
     )  # fmt: skip
 
 
@@ -479,7 +484,8 @@ def wait(node: Instruction, bind: Binder) -> Execute:
 def cp_async(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.25.3.1 cp.async: each lane copies 4, 8 or 16 bytes to shared memory on its own.
 
-    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs to the generic proxy.
+    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs
+    to the generic proxy.
     """
     operands = list(node.operands)
     target, origin = bind.address(operands[0]), bind.address(operands[1])

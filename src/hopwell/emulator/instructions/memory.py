@@ -110,7 +110,7 @@ def _locate_shared(
         if peer is None or not inside.any():
             continue
         part = lanes_of(sum(1 << int(lane) for lane in lanes.index[inside]))
-        if not peer.alive:
+        if not peer.alive and not warp.op.opcode.startswith("mbarrier.arrive"):
             warp.checker.report("peer-cta-gone", warp.agent, part, warp.op, peer=str(peer.index))
         yield peer.shared, part, offsets[inside]
 
@@ -238,8 +238,8 @@ def _local_load(bind: Binder, kind: Type, setters: list[Any], address: Any) -> E
 @effect("st")
 def st(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.11 st: store 1, 2, 4 or 8 values at each lane's address."""
-    if "async" in node.modifiers or "bulk" in node.modifiers:
-        raise bind.fail("st.async and st.bulk are not modelled")
+    if "bulk" in node.modifiers:
+        raise bind.fail("st.bulk is not modelled")
     space, _ = state_space(node)
     kind = access_type(node, bind)
     sources = bind.elements(node.operands[1])
@@ -279,7 +279,7 @@ def st(node: Instruction, bind: Binder) -> Execute:
     return execute_local if space == "local" else execute
 
 
-_ATOMIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+OPERATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": lambda old, b: old + b,
     "min": lambda old, b: b if b < old else old,
     "max": lambda old, b: b if b > old else old,
@@ -290,16 +290,15 @@ _ATOMIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "inc": lambda old, b: 0 if old >= b else old + 1,
     "dec": lambda old, b: b if old == 0 or old > b else old - 1,
 }
+"""What atomics make of a location's old value and their operand (PTX ISA 9.7.13.13)."""
 
 
 @effect("atom", "red")
 def atomic(node: Instruction, bind: Binder) -> Execute:
     """9.7.13.13 atom and 9.7.13.14 red: read, modify and write one location, lane by lane."""
-    if "async" in node.modifiers:
-        raise bind.fail("red.async is not modelled")
     space, _ = state_space(node)
     kind = access_type(node, bind)
-    name = next((m for m in node.modifiers if m in _ATOMIC or m == "cas"), None)
+    name = next((m for m in node.modifiers if m in OPERATIONS or m == "cas"), None)
     if name is None or kind.bits > 64:
         raise bind.fail("no operation that is known")
     operands = list(node.operands)
@@ -348,7 +347,7 @@ def _combiner(name: str, kind: Type) -> Callable[..., Any]:
         from hopwell.emulator.instructions.packed_atomics import combine_packed
 
         return combine_packed(name, kind.name)
-    return _ATOMIC[name]
+    return OPERATIONS[name]
 
 
 @effect("fence", "membar")

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hopwell.emulator import wgmma_layout
+from hopwell.emulator.conditions import Blocked, WarpgroupIssued
 from hopwell.emulator.decode import B32_VIEW, VIEWS, Binder, DecodedOp, Execute, Slot
 from hopwell.emulator.lanes import FULL, Lanes
 from hopwell.emulator.layout import SHARED_BASE
 from hopwell.emulator.matrix_product import multiply
 from hopwell.emulator.registry import effect
+from hopwell.emulator.unison import WARPS
 from hopwell.ptx.nodes import Immediate, Instruction, Vector
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def wgmma_mma(node: Instruction, bind: Binder) -> Execute:
             warp.checker.report("wgmma-divergence", warp.agent, lanes, op)
             return
         state = state_of(warp)
+        warp.cta.unison("wgmma-divergence", warp).step(warp, op)
         _check_fence(warp, state, registers, accumulators, form, op)
         a = indices[1] if a_descriptor is None else _descriptor(a_descriptor(warp, lanes))
         b = _descriptor(b_descriptor(warp, lanes))
@@ -125,7 +128,7 @@ def wgmma_mma(node: Instruction, bind: Binder) -> Execute:
         )  # fmt: skip
         if not _read_operands(warp, product):
             return
-        column = warp.checker.column("wgmma", warp.agent)
+        column = warp.checker.column("wgmma", _group_key(warp))
         warp.checker.completes(handle, column, state.committed + 1)
         state.open.append(product)
         state.accumulators.update(dict.fromkeys(accumulators, product))
@@ -170,7 +173,7 @@ def _check_fence(
         return
     touched = registers & state.unfenced.keys()
     if touched:
-        slot = next(iter(touched))
+        slot = max(touched, key=lambda slot: (state.unfenced[slot].pc, slot))
         warp.checker.report(
             "missing-wgmma-fence", warp.agent, FULL, op, first=state.unfenced[slot],
             missing="no wgmma.fence between the write of the register and this instruction",
@@ -265,25 +268,44 @@ def wgmma_commit(node: Instruction, bind: Binder) -> Execute:
 
 @effect("wgmma.wait_group")
 def wgmma_wait(node: Instruction, bind: Binder) -> Execute:
-    """9.7.15.7.3 wgmma.wait_group N: all but the N newest groups are complete."""
+    """9.7.15.7.3 wgmma.wait_group N: all but the N newest groups are complete.
+
+    The four warps issue a product together (on an H200 the issue of one that came 200 us early
+    took 200 us), so that it is complete, for all four, when the wait of one returns.
+    """
     allowed = bind.uniform(node.operands[0], "b32")
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         state = state_of(warp)
-        newest = allowed(warp, lanes)
-        done = 0
-        while len(state.groups) > newest:
-            done, products = state.groups.popleft()
-            for product in products:
-                _perform(warp, product)
-                warp.checker.landed(product.handle)
+        done = state.committed - allowed(warp, lanes)
+        if not state.groups or state.groups[0][0] > done:
+            return
+        mates = warp.cta.warpgroup(warp)
+        if any(mate.live and state_of(mate).committed < done for mate in mates):
+            raise Blocked(WarpgroupIssued(mates, done))
+        for mate in mates:
+            _complete(mate, done)
+        while state.groups and state.groups[0][0] <= done:
+            for product in state.groups.popleft()[1]:
                 _release_registers(state, product)
-        if done:
-            warp.learn_all("wgmma", warp.agent, done)
-            if warp.machine.recorder is not None:
-                warp.machine.recorder.wgmma_wait(warp, done)
+        warp.learn_all("wgmma", _group_key(warp), done)
+        if warp.machine.recorder is not None:
+            warp.machine.recorder.wgmma_wait(warp, done)
 
     return execute
+
+
+def _group_key(warp: "Warp") -> tuple[object, int]:
+    return warp.cta, warp.index // WARPS
+
+
+def _complete(warp: "Warp", number: int) -> None:
+    """Perform a warp's share of all groups up to ``number``."""
+    for group, products in state_of(warp).groups:
+        for product in products if group <= number else ():
+            if warp.live:
+                _perform(warp, product)
+            warp.checker.landed(product.handle)
 
 
 def _release_registers(state: WgmmaState, product: Product) -> None:
@@ -311,7 +333,7 @@ def check_registers(warp: "Warp", op: DecodedOp) -> None:
 def _report(
     warp: "Warp", op: DecodedOp, rule: str, touched: frozenset[Slot], held: dict[Slot, Product]
 ) -> None:
-    product = held[next(iter(touched))]
+    product = max((held[slot] for slot in touched), key=lambda product: product.op.pc)
     warp.checker.report(
         rule, warp.agent, warp.fragment.lanes, op, first=product.op,
         missing="no wgmma.wait_group that covers the instruction's group in between",

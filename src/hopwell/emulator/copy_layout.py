@@ -45,8 +45,10 @@ _XOR = {
     (128, 64): (0x40, 1),
 }
 
-# What arithmetic yields as its one NaN. PTX names the special NaN of a fill without its bits:
-# taken to be the same, but only that it is a NaN can be relied on.
+_FILL = 0x7FF7
+"""Every 16 bits of an element outside the tensor under NaN fill, as an H200 writes them."""
+
+# What arithmetic yields as its one NaN.
 _NAN_BITS = {
     "f16": 0x7FFF,
     "bf16": 0x7FFF,
@@ -82,11 +84,34 @@ class Tile:
     atom: int
     fill: int
     """Bits of an element that lies outside."""
+    rounding: str
+    """"", or the element type to which a copy rounds or flushes: "tf32", "tf32.ftz", "f32.ftz"."""
 
     @property
     def bytes(self) -> int:
         """Bytes of the whole tile: what a load writes and counts, elements outside included."""
         return int(np.prod(self.shape)) * self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row in shared memory: rows under a swizzle are as long as its span."""
+        return self.swizzle or self.shape[-1] * self.itemsize
+
+    @property
+    def room(self) -> int:
+        """Bytes from the first to the end of the last row in shared memory, gaps included."""
+        return self.bytes // (self.shape[-1] * self.itemsize) * self.pitch
+
+    @property
+    def shared_rows(self) -> tuple[Offsets, int]:
+        """What a copy touches in shared memory: byte offsets of equal runs, and their length.
+
+        Of a tile whose rows leave gaps these are its 16-byte chunks for a tile at a multiple of
+        1024 bytes; see :func:`shared_chunks`.
+        """
+        if self.room == self.bytes:
+            return np.zeros(1, dtype=np.int64), self.bytes
+        return shared_chunks(self, 0), CHUNK
 
     @property
     def counts(self) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def multiply(
 
     ``a`` (M, K) and ``b`` (K, N) are unsigned integers of the element's size as
     :func:`elements` gives them, ``c`` (M, N) float16, float32, float64 or int32 as ``accumulator``
-    ("f16", "f32", "f64", "s32") says; so is the result. ``negate`` flips the products' sign (exactly one
+    ("f16", "f32", "f64", "s32") says; so is the result. ``negate`` flips the products' sign (one
     of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms, ``xor``
     counts the bits in which rows of ``a`` and columns of ``b`` differ.
     """

@@ -9,6 +9,7 @@ from tests.emulator.kernel import run, text
 from hopwell import ptx
 from hopwell.emulator.program import ProgramError, build
 from hopwell.emulator.registry import UnsupportedInstruction
+from hopwell.errors import PtxNameError
 
 STORE = "st.global.u32 [%mine], %r1;\nret;\n"
 
@@ -309,8 +310,40 @@ def test_an_instruction_nobody_registered_says_where_it_stands() -> None:
     ("body", "what"), [("mov.u32 %nowhere, 1;", "nowhere"), ("bra nowhere;", "nowhere")]
 )
 def test_unknown_names(body: str, what: str) -> None:
-    with pytest.raises(ProgramError, match=what):
+    with pytest.raises(PtxNameError, match=what):
         build(ptx.parse(text(body), "k.ptx"))
+
+
+def test_a_label_declared_twice_is_refused() -> None:
+    with pytest.raises(PtxNameError, match="second one of L"):
+        build(ptx.parse(text("L: bra L;\nL: ret;"), "k.ptx"))
+
+
+def test_a_register_of_several_elements_is_refused() -> None:
+    with pytest.raises(ProgramError, match=r"v, a \.v4"):
+        build(ptx.parse(text(".reg .v4 .b32 v; mov.b32 v.x, 1;"), "k.ptx"))
+
+
+def test_a_block_has_its_own_variables_and_spellings_of_a_register_are_one() -> None:
+    out, report = run(
+        """
+        .local .b32 v;
+        mov.u32 %r2, 1;
+        st.local.u32 [v], %r2;
+        {
+            .local .b32 v, p_more;
+            mov.u32 %r02, 20;
+            st.local.u32 [v], %r2;
+            st.local.u32 [p_more], %r2;
+            ld.local.u32 %r3, [p_more];
+        }
+        ld.local.u32 %r1, [v];
+        add.u32 %r1, %r1, %r003;
+        """
+        + STORE
+    )
+    assert report.clean
+    assert (out == 21).all()
 
 
 def test_an_entry_has_to_be_named_where_there_are_two() -> None:

@@ -288,7 +288,7 @@ def decode(op: DecodedOp, slots: Slots, scope: Any) -> tuple[Step, Binder]:
     else:
         raise UnsupportedInstruction(node)
     if node.guard is not None:
-        guard = scope.register(nodes.Register(node.guard.register))
+        guard = scope.register(nodes.Register(node.guard.register, node.guard.location))
         op.guard = guard, node.guard.negated
         step = _guarded(execute, guard.index, node.guard.negated)
     op.writes = frozenset(binder.writes)

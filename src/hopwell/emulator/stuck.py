@@ -59,7 +59,7 @@ def explain_deadlock(machine: "Machine") -> WaitForGraph:
         fragment.lanes,
         _op(machine, fragment),
         first=_armed_by(fragment, graph.cause),
-        missing=first.words,
+        missing=first.words.replace("\n", "; "),
         waiters=len(waiters),
     )
     return graph

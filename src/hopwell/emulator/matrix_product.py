@@ -160,14 +160,9 @@ def _integers(total: Values, c: Values | None, saturate: bool) -> Values:
     return total.astype(np.int64).astype(np.int32)
 
 
-_NO_EXPONENT = -4096
-
-
-def _exponents(values: Values) -> npt.NDArray[np.int32]:
-    """Exponents of finite numbers; of zero, one that is never the largest."""
-    exponents = np.frexp(values)[1] - 1
-    exponents[values == 0] = _NO_EXPONENT
-    return exponents
+def _exponents(values: Values) -> npt.NDArray[np.int16]:
+    """Exponents of finite float64; of zero, -1023, so that it is never the largest."""
+    return ((values.view(np.int64) >> 52 & 0x7FF) - 1023).astype(np.int16)
 
 
 def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Values:
@@ -179,7 +174,9 @@ def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Val
     top, x_exponents, y_exponents = _exponents(start), _exponents(x), _exponents(y)
     for k in range(x.shape[1]):
         np.maximum(top, x_exponents[:, k, None] + y_exponents[k], out=top)
-    scale = np.ldexp(1.0, fraction_bits - np.maximum(top, -512))
+    # A power of two, from its exponent's field.
+    field = 1023 + fraction_bits - np.maximum(top, -512).astype(np.int64)
+    scale = (field << 52).view(np.float64)
     total = np.trunc(start * scale)
     term = np.empty_like(total)
     for k in range(x.shape[1]):

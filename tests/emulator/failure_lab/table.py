@@ -99,9 +99,7 @@ TRANSFERS = (
         "0x02",
         "the full barrier of K is not waited for",
         "bytes-in-flight",
-        edits=(
-            Edit(_PAIR, "rings.k.wait_full(ordinal)", "pass"),
-        ),
+        edits=(Edit(_PAIR, "rings.k.wait_full(ordinal)", "pass"),),
         also="Wait too late",
     ),
     Fault(
@@ -396,9 +394,7 @@ SCHEDULER = (
         "0x04",
         "one warpgroup completes a round alone",
         "named-barrier-divergence",
-        edits=(
-            Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "WARPGROUP"),
-        ),
+        edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "WARPGROUP"),),
         also="Use the wrong named-barrier participant count",
     ),
     Fault(
@@ -406,9 +402,7 @@ SCHEDULER = (
         "0x04",
         "two warpgroups cannot complete a round",
         "named-barrier-count",
-        edits=(
-            Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),
-        ),
+        edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),),
     ),
     Fault(
         "the physical warpgroup is taken for the local one",
@@ -489,9 +483,16 @@ OVERLAP = (
         "P is placed before wait_group(0)",
         "wgmma-operand-in-flight",
         edits=(
-            Edit(_PAIR, "        warpgroup.wait_group(0)\n", "        self.place_p(scores)\n"
-                 "        warpgroup.wait_group(0)\n"),
-            Edit(_PAIR, "            rescale(operands.o, self.correction)\n        self.place_p(scores)\n", "            rescale(operands.o, self.correction)\n"),
+            Edit(
+                _PAIR,
+                "        warpgroup.wait_group(0)\n",
+                "        self.place_p(scores)\n        warpgroup.wait_group(0)\n",
+            ),
+            Edit(
+                _PAIR,
+                "            rescale(operands.o, self.correction)\n        self.place_p(scores)\n",
+                "            rescale(operands.o, self.correction)\n",
+            ),
         ),
     ),
     Fault(
@@ -500,9 +501,16 @@ OVERLAP = (
         "O moves to the new reference before wait_group(0)",
         "wgmma-accumulator-in-flight",
         edits=(
-            Edit(_PAIR, "        warpgroup.wait_group(0)\n", "        rescale(operands.o, self.correction)\n"
-                 "        warpgroup.wait_group(0)\n"),
-            Edit(_PAIR, "        if const_expr(plan.rescale is Rescale.AFTER):\n            rescale(operands.o, self.correction)\n", ""),
+            Edit(
+                _PAIR,
+                "        warpgroup.wait_group(0)\n",
+                "        rescale(operands.o, self.correction)\n        warpgroup.wait_group(0)\n",
+            ),
+            Edit(
+                _PAIR,
+                "        if const_expr(plan.rescale is Rescale.AFTER):\n            rescale(operands.o, self.correction)\n",
+                "",
+            ),
         ),
     ),
     Fault(

@@ -112,7 +112,7 @@ def _between_floats(m: Modifiers, source: str) -> Function:
     before = flush if ftz and source == "f32" else None
     after = flush if ftz and m.type == "f32" else None
     rounding = _rounding(m, source)
-        bound = m.type in ("f16", "bf16", "tf32") and source == "f32"
+    bound = m.type in ("f16", "bf16", "tf32") and source == "f32"
     relu = bound and rounding in ("rn", "rz") and m.flag("relu")
     finite = bound and m.flag("satfinite")
     keep = _kept_nan(m.type, source, rounding, finite)
@@ -137,7 +137,9 @@ def _between_floats(m: Modifiers, source: str) -> Function:
     return _chain(convert if keep is None else keep(convert), sat)
 
 
-def _kept_nan(to: str, source: str, rounding: str, finite: bool) -> Callable[[Function], Function] | None:
+def _kept_nan(
+    to: str, source: str, rounding: str, finite: bool
+) -> Callable[[Function], Function] | None:
     """What keeps more of a NaN than that it is one: conversions of f64, and .rna to tf32.
 
     As an H200 answers: to and from f64, sign and upper payload stay and the NaN becomes quiet;

@@ -124,7 +124,7 @@ def cut_nan(x: Array) -> Array:
 
 
 def cut_nan_finitely(x: Array) -> Array:
-    """The same under .satfinite: such an infinity is the largest number, any other NaN canonical."""
+    """Under .satfinite: such an infinity becomes the largest number; other NaN is canonical."""
     bits = cut_nan(x)
     infinite = (bits & 0x7FFFFFFF) == 0x7F800000
     return np.where(infinite, bits - np.uint32(0x2000), np.uint32(0x7FFFFFFF))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from hopwell.bench.inputs import draw
-from hopwell.emulator.api import Report, emulate
-from hopwell.emulator.capture import Launch
-from hopwell.hopper.plan import HopperForwardPlan, MBarrier
 from tests.emulator import own_forward
 from tests.emulator.failure_lab.edits import Edit, applied
-from tests.emulator.failure_lab.table import SHAPE, Fault
+from tests.emulator.failure_lab.table import SHAPE
 from tests.emulator.hopwell_forward import traced_launch
+
+from hopwell.bench.inputs import draw
+from hopwell.emulator.api import Report, emulate
+from hopwell.hopper.plan import HopperForwardPlan, MBarrier
 
 #: Copies land early, late, and at random.
 SEEDS = (0, 1, 2)
@@ -44,6 +44,13 @@ def run(
     except AssertionError:
         right = False
     return Result(report, right)
+
+
+def words(report: Report) -> str:
+    """All that a report says, a deadlock's wait-for graph included."""
+    graphs = [run.deadlock.lines() for run in report.runs if run.deadlock is not None]
+    missing = [group.example.missing for group in report.groups]
+    return "\n".join((*missing, *(line for graph in graphs for line in graph)))
 
 
 def names(plan: HopperForwardPlan) -> dict[str, tuple[int, int]]:

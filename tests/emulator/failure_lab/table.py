@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hopwell.hopper.plan import HopperForwardPlan, forward_plan
 from tests.emulator.failure_lab.edits import Edit
 from tests.emulator.own_forward import Shape
+
+from hopwell.hopper.plan import HopperForwardPlan, forward_plan
 
 #: Small tiles: few instructions, and all that a plan has: a ring that wraps, turns, a diagonal.
 PLAN = replace(
@@ -281,7 +282,7 @@ PIPELINE = (
         "0x03",
         "the producer leaves out the second block of a tile",
         "deadlock",
-        says="k_full\[1\], for phase 0",
+        says=r"k_full\[1\], for phase 0",
         edits=(
             Edit(
                 "producer.Producer.walk",
@@ -300,7 +301,7 @@ PIPELINE = (
         "0x03",
         "V is not released on the branch that passes over blocks",
         "deadlock",
-        says="v_empty\[0\].* 4 of 8 arrivals",
+        says=r"v_empty\[0\].* 4 of 8 arrivals",
         edits=(Edit(_PASS_OVER, "rings.v.release(ordinal + j)", "pass"),),
     ),
     Fault(
@@ -334,7 +335,7 @@ PIPELINE = (
         "0x03",
         "K is not released in the steady pairs",
         "deadlock",
-        says="k_empty\[1\].* 4 of 8 arrivals",
+        says=r"k_empty\[1\].* 4 of 8 arrivals",
         edits=(Edit(_PAIR, "rings.k.release(ordinal)", "pass"),),
         also="Advance state without releasing K or V",
     ),
@@ -525,7 +526,8 @@ OVERLAP = (
             ),
             Edit(
                 _PAIR,
-                "        if const_expr(plan.rescale is Rescale.AFTER):\n            rescale(operands.o, self.correction)\n",
+                "        if const_expr(plan.rescale is Rescale.AFTER):\n"
+                "            rescale(operands.o, self.correction)\n",
                 "",
             ),
         ),

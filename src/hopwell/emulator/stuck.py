@@ -136,13 +136,6 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
             for other in warp.fragments
             if other is not fragment
         )
-        op = _op(machine, fragment)
-        if op.node.name == "bar" or "aligned" in op.node.modifiers:
-            live = warp.live.bit_count()
-            return NamedBarrierWait(
-                _index(op) or 0, live, fragment.lanes.count, (), "named-barrier-divergence",
-                f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
-            ), others  # fmt: skip
         return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
 

@@ -398,3 +398,28 @@ def test_any_nest_of_branches_reconverges(shape: object, seed: int) -> None:
     out, report = run(body, seeds=[seed])
     np.testing.assert_array_equal(out, [3200 + value(shape, lane) for lane in range(32)])
     assert report.clean
+
+
+def test_a_branch_to_the_next_instruction_parts_nobody() -> None:
+    out, report = run("setp.lt.u32 %p1, %x, 7;\n@%p1 bra next;\nnext: mov.u32 %r1, %x;\n" + STORE)
+    np.testing.assert_array_equal(out, np.arange(32))
+    assert report.clean
+
+
+def test_a_table_of_branches() -> None:
+    """brx.idx parts the lanes by their index; the vote after it sees all of them again."""
+    body = """
+        and.b32 %r2, %x, 3;
+        $list: .branchtargets zero, one, two, three;
+        brx.idx %r2, $list;
+        zero: mov.u32 %r1, 10; bra meet;
+        one: mov.u32 %r1, 20; bra meet;
+        three: mov.u32 %r1, 40;
+        two: add.u32 %r1, %r1, 1;
+        meet: activemask.b32 %r4; popc.b32 %r4, %r4; mad.lo.u32 %r1, %r4, 100, %r1;
+        """
+    out, report = run("mov.u32 %r1, 30;\n" + body + STORE, seeds=5)
+    np.testing.assert_array_equal(out, np.tile([3210, 3220, 3231, 3241], 8))
+    assert report.clean
+    _, report = run("mov.u32 %r1, 30;\n" + body.replace("%x, 3", "%x, 7") + STORE, seeds=2)
+    assert report.rules == ["trap"]

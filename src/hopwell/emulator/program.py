@@ -201,11 +201,12 @@ def _decode_all(program: Program, flat: FlatFunction) -> None:
 
 
 def _link(program: Program, flat: FlatFunction) -> None:
-    branches = [placed for placed in flat.instructions if placed.node.name == "bra"]
+    branches = [placed for placed in flat.instructions if placed.node.name in ("bra", "brx")]
     for pc, node, scope in branches:
-        target = node.operands[0]
+        target = node.operands[-1]
         assert isinstance(target, nodes.LabelReference)
-        program.ops[pc].target = scope.label(target)
+        listed = node.name == "brx"
+        program.ops[pc].targets = scope.branch_targets(target) if listed else (scope.label(target),)
     program.control = ControlFlow.of(program.ops)
     for pc, _, _ in branches:
         program.ops[pc].reconverge = program.control.reconvergence(pc)

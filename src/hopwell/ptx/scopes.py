@@ -13,6 +13,7 @@ from typing import NamedTuple, NoReturn
 from hopwell.errors import PtxNameError
 from hopwell.ptx.nodes import (
     Block,
+    BranchTargets,
     Function,
     Instruction,
     Label,
@@ -45,13 +46,15 @@ class Scope:
     """Names of one ``{ }`` block; what it does not declare, its parent may.
 
     ``block`` numbers the blocks of a function in the order of their text, from 0 for the function
-    itself. ``labels`` holds positions among the function's instructions.
+    itself. ``labels`` holds positions among the function's instructions, ``targets`` lists of them
+    by name.
     """
 
     def __init__(self, parent: Scope | None = None, block: int = 0) -> None:
         self.parent = parent
         self.block = block
         self.labels: dict[str, int] = {}
+        self.targets: dict[str, tuple[str, ...]] = {}
         self.variables: dict[str, Variable] = {}
         self._single: set[str] = set()
         self._counted: dict[str, tuple[int, RegisterType]] = {}
@@ -101,6 +104,14 @@ class Scope:
             if operand.name in scope.labels:
                 return scope.labels[operand.name]
         _unknown("label", operand.name, operand.location)
+
+    def branch_targets(self, operand: LabelReference) -> tuple[int, ...]:
+        """The positions in a ``.branchtargets`` list. Raises PtxNameError where there is none."""
+        for scope in self._outwards():
+            if operand.name in scope.targets:
+                names = scope.targets[operand.name]
+                return tuple(self.label(LabelReference(n, operand.location)) for n in names)
+        _unknown("list of branch targets", operand.name, operand.location)
 
     def variable(self, name: str) -> tuple[int, Variable] | None:
         """A variable of a block, and that block's number; None for one of the module."""
@@ -167,6 +178,8 @@ class _Flat(NamedTuple):
                 if statement.name in scope.labels:
                     _twice("label", statement.name, statement.location)
                 scope.labels[statement.name] = len(self.instructions)
+            elif isinstance(statement, BranchTargets):
+                scope.targets[statement.name] = statement.targets
             elif isinstance(statement, RegisterDeclaration):
                 type = RegisterType(statement.type, statement.vector)
                 for name, count in statement.names:

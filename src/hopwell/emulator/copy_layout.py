@@ -57,14 +57,15 @@ _NAN_BITS = {
 }
 
 
-def swizzle(addresses: Values, span: int, atom: int = 16) -> Values:
+def swizzle(addresses: Values, span: int, atom: int = 16, base: int = 0) -> Values:
     """Shared byte addresses after a swizzle of ``span`` bytes that keeps ``atom`` together.
 
     The pattern belongs to the address, not to the tile: a tile that starts inside a pattern
-    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7.
+    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7. ``base`` is the base offset of a
+    matrix descriptor: the pattern begins that many 128-byte lines late (as an H200 showed).
     """
     mask, distance = _XOR[span, atom]
-    return addresses ^ (addresses >> distance & mask)
+    return addresses ^ ((addresses - (base << 7)) >> distance & mask)
 
 
 @dataclass(frozen=True, slots=True)

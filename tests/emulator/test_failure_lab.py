@@ -37,14 +37,16 @@ def test_control_is_clean(plan: table.HopperForwardPlan) -> None:
     assert result.right
 
 
-@pytest.mark.parametrize("row", [row for row in ELSEWHERE if row.differs], ids=lambda row: row.row)
-def test_fault_is_caught_in_the_artifact(row: Elsewhere, tmp_path: Path) -> None:
-    """The machine finds nothing wrong, and nothing is: the compiled order is not the planned."""
+@pytest.mark.parametrize("row", [row for row in ELSEWHERE if row.edits], ids=lambda row: row.row)
+def test_fault_that_breaks_nothing_here(row: Elsewhere, tmp_path: Path) -> None:
+    """The machine finds nothing wrong, and nothing is; what the compiled kernel shows, a build
+    refuses."""
     result = lab.run(row.plan, row.edits)
     assert result.report.clean
     assert result.right
-    with applied(row.edits), pytest.raises(CompileError, match=row.differs):
-        build(row.plan, tmp_path)
+    if row.differs:
+        with applied(row.edits), pytest.raises(CompileError, match=row.differs):
+            build(row.plan, tmp_path)
 
 
 def test_plans_beyond_the_budget_are_refused() -> None:

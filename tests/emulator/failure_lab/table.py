@@ -368,22 +368,17 @@ PIPELINE = (
         ),
     ),
     Fault(
-        "the producer's tail is left out",
-        "0x03",
-        "the producer exits after its last copy",
-        "dangling-arrival",
-        edits=(Edit("producer.Producer.run", "ring.wait_empty(ordinal + ahead)", "pass"),),
-    ),
-    Fault(
         "the producer's tail is taken for a payload",
         "0x0E",
-        "the tail arms the full barriers of stages that it does not fill",
-        "dangling-arrival",
+        "after each tile the producer loads one block of K more, which nobody waits for",
+        "stale-phase",
+        follows=_follows("shared-memory-race", "arrival-count", "dangling-copy"),
         edits=(
             Edit(
-                "producer.Producer.run",
-                "ring.wait_empty(ordinal + ahead)",
-                "ring.acquire(ordinal + ahead)",
+                "producer.Producer.walk",
+                "            values.load(ordinal + blocks - 1, Int32(0))",
+                "            values.load(ordinal + blocks - 1, Int32(0))\n"
+                "            keys.load(ordinal + blocks, Int32(0))",
             ),
         ),
         also="Treat producer tail as a dummy payload",
@@ -413,7 +408,7 @@ SCHEDULER = (
         "a turn counts more than 256 participants",
         "0x04",
         "two warpgroups cannot complete a round",
-        "deadlock",
+        "named-barrier-count",
         says="128 of 384 threads",
         edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),),
     ),
@@ -481,7 +476,7 @@ SCHEDULER = (
         "0x04",
         "V is not waited for: the turn has come",
         "bytes-in-flight",
-        follows=_follows("stage-released-early"),
+        follows=_follows("stage-released-early", "shared-memory-race", "arrival-count", "deadlock"),
         edits=(Edit(_PAIR, "rings.v.wait_full(previous)", "pass"),),
     ),
 )
@@ -551,6 +546,14 @@ OVERLAP = (
 FAULTS = (*TRANSFERS, *PRODUCTS, *REGISTERS, *PIPELINE, *SCHEDULER, *OVERLAP)
 
 ELSEWHERE = (
+    Elsewhere(
+        "the producer's tail is left out",
+        "0x03",
+        "the producer exits after its last copy",
+        "dangling-arrival where CTAs of a cluster arrive on each other's barriers; our CTAs stand "
+        "alone: the last arrivals of a CTA reach barriers that live as long as their senders",
+        edits=(Edit("producer.Producer.run", "ring.wait_empty(ordinal + ahead)", "pass"),),
+    ),
     Elsewhere(
         "the paper's timeline is taken for compiled fact",
         "0x04",

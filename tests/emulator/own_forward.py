@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.emulator.hopwell_forward import artifact_launch
 
 from hopwell.bench import accuracy
 from hopwell.bench.grid import Cell
@@ -25,7 +26,6 @@ from hopwell.compile import find_or_build
 from hopwell.emulator.api import Report, emulate
 from hopwell.emulator.capture import Launch
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
-from tests.emulator.hopwell_forward import artifact_launch
 
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_name("records") / "own_forward.json"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.emulator import own_forward
 
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
-from tests.emulator import own_forward
 
 SHIPPED = pytest.mark.parametrize("plan", shipped_forward_plans(), ids=lambda plan: plan.name)
 #: The two types share all code but the conversions: together they try four schedules.

@@ -176,9 +176,7 @@ def emulate(
     target: Annotated[
         Path,
         typer.Argument(
-            help="A Python program, a PTX file or a saved launch (.launch).",
-            exists=True,
-            dir_okay=False,
+            help="A Python program, PTX file or saved launch.", exists=True, dir_okay=False
         ),
     ],
     arguments: Annotated[

@@ -253,7 +253,7 @@ def test_blocks_keep_their_own_labels_and_registers(everything: Module) -> None:
 
 def test_a_name_is_a_register_only_where_its_block_is_open() -> None:
     text = """
-    { .reg .b32 x, y2<12>; mov.b32 x, y211; mov.b32 x, y212; }
+    { .reg .b32 x, y<12>; mov.b32 x, y011; mov.b32 x, y12; }
     mov.b64 %rd1, x;
     .reg .b32 x;
     mov.b32 %r1, x;

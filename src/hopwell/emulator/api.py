@@ -103,7 +103,7 @@ def emulate(
         record: keep a timeline for :mod:`hopwell.emulator.trace`.
 
     Raises:
-        ProgramError, UnsupportedInstruction, PtxSyntaxError: the PTX cannot be run.
+        ProgramError, UnsupportedInstruction, PtxNameError, PtxSyntaxError: the PTX cannot be run.
     """
     program = _program(launch.ptx, launch.filename, launch.kernel)
     named = names if isinstance(names, Names) else Names(dict(names or {}))

@@ -1,9 +1,10 @@
-"""What the tensor core computes: decoded operands, products, sums and their accuracy.
+"""What the tensor core computes: decoded operands, products, sums, bit for bit.
 
-PTX leaves the order, the rounding and the handling of subnormals open (9.7.15.5.2, 9.7.14.5.14).
-Here a product is exact, the sum over K and the accumulator is formed in float64, and the result
-is rounded once. Hardware aligns the terms to the largest one and truncates;
-:func:`accumulation_bound` says by how much it may differ from the exact sum.
+PTX leaves the order and the rounding open (9.7.15.5.2, 9.7.14.5.14). What an H200 does was found
+from its recorded answers (tests/emulator/snippets), which this reproduces: all products of one
+instruction and the accumulator are aligned to the largest exponent among them (of a product: the
+sum of its factors' exponents), cut to a fixed number of fraction bits, added exactly, and the sum
+is rounded once.
 """
 
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopwell.emulator.numerics.rounding import narrow
 from hopwell.errors import UnsupportedLayout
 
 Values = npt.NDArray[Any]
@@ -29,13 +31,11 @@ BITS = {
 }
 _FP8 = ("e4m3", "e5m2")
 
-FP8_FRACTION_BITS = 13
-"""Fraction bits that Hopper's ``wgmma`` keeps of a sum of FP8 products.
+FRACTION_BITS = 25
+"""Fraction bits below the largest exponent that a term keeps."""
 
-Measured by others, against PTX's "at least single precision": each product is aligned to the
-largest and its highest 14 bits are kept, the rest truncated (DeepSeek-V3 technical report,
-sections 3.3.2 and 3.5.2, on H800). :func:`multiply` truncates the exact sum once.
-"""
+FP8_FRACTION_BITS = 13
+"""The same of FP8 products in ``wgmma``, and the fraction bits of their sum in f32."""
 
 _FRACTION_BITS = {"f32": 23, "f16": 10}
 
@@ -103,7 +103,6 @@ def multiply(
     *,
     negate: bool = False,
     saturate: bool = False,
-    fp8_fraction_bits: int | None = FP8_FRACTION_BITS,
 ) -> Values:
     """``a @ b + c``, or ``a @ b`` where ``c`` is None.
 
@@ -112,26 +111,68 @@ def multiply(
     ("f16", "f32", "s32") says; so is the result. ``negate`` flips the products' sign (exactly one
     of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms.
     """
-    total = decode(a, a_type) @ decode(b, b_type)
+    x, y = decode(a, a_type), decode(b, b_type)
     if negate:
-        np.negative(total, out=total)
-    if c is not None:
-        total += c
-    kind = _ACCUMULATORS[accumulator]
+        x = -x
     if accumulator == "s32":
-        # Integers below 2**53: float64 held them all exactly.
-        limits = np.iinfo(np.int32)
-        if saturate:
-            return np.clip(total, limits.min, limits.max).astype(kind)
-        return total.astype(np.int64).astype(kind)
-    if a_type in _FP8 and fp8_fraction_bits is not None:
-        total.view(np.int64)[...] &= -1 << 52 - fp8_fraction_bits
-    result = total.astype(kind)
+        return _integers(x, y, c, saturate)
+    start = np.zeros((x.shape[0], y.shape[1])) if c is None else c.astype(np.float64)
+    fp8 = a_type in _FP8
+    total = _aligned_sum(x, y, start, FP8_FRACTION_BITS if fp8 else FRACTION_BITS)
+    if accumulator == "f16":
+        result = total.astype(np.float16)
+    else:
+        if fp8:
+            total.view(np.int64)[...] &= -1 << 52 - FP8_FRACTION_BITS
+        result = narrow(total, "rz")
     invalid = np.isnan(result)
     if invalid.any():
         container, bits = _NAN_BITS[accumulator]
         result.view(container)[invalid] = bits
     return result
+
+
+def _integers(x: Values, y: Values, c: Values | None, saturate: bool) -> Values:
+    """Sums below 2**53, which float64 holds exactly, wrapped or clamped."""
+    total = x @ y
+    if c is not None:
+        total += c
+    limits = np.iinfo(np.int32)
+    if saturate:
+        return np.clip(total, limits.min, limits.max).astype(np.int32)
+    return total.astype(np.int64).astype(np.int32)
+
+
+_NO_EXPONENT = -4096
+
+
+def _exponents(values: Values) -> npt.NDArray[np.int32]:
+    """Exponents of finite numbers; of zero, one that is never the largest."""
+    exponents = np.frexp(values)[1] - 1
+    exponents[values == 0] = _NO_EXPONENT
+    return exponents
+
+
+def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Values:
+    """``x @ y + start`` in float64, each term cut below the largest exponent (see above)."""
+    special = None
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(start).all()):
+        special = x @ y + start
+        x, y, start = (np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0) for v in (x, y, start))
+    top, x_exponents, y_exponents = _exponents(start), _exponents(x), _exponents(y)
+    for k in range(x.shape[1]):
+        np.maximum(top, x_exponents[:, k, None] + y_exponents[k], out=top)
+    scale = np.ldexp(1.0, fraction_bits - np.maximum(top, -512))
+    total = np.trunc(start * scale)
+    term = np.empty_like(total)
+    for k in range(x.shape[1]):
+        np.multiply(x[:, k, None], y[k], out=term)
+        term *= scale
+        total += np.trunc(term, out=term)
+    total /= scale
+    if special is not None:
+        total = np.where(np.isfinite(special), total, special)
+    return total
 
 
 def accumulation_bound(

@@ -19,6 +19,8 @@ from hopwell.emulator.conditions import (
     MbarrierPhase,
     NamedBarrierRound,
     RegistersFree,
+    WarpgroupIssued,
+    WarpRound,
 )
 from hopwell.emulator.pipelines import Call, Ledger, Payload, Pipelines, Stage, place
 
@@ -210,7 +212,7 @@ class Recorder:
         if known is None or mark.time > known.time:
             self._signals[what, number] = mark
 
-    def _join(self, row: _Row, what: Any, number: int, name: str) -> None:
+    def _join(self, row: _Row, what: Any, number: int, name: str, *, arrow: bool = True) -> None:
         """A wait for this number of ``what`` succeeded."""
         mark = self._signals.get((what, number))
         if mark is None:
@@ -220,7 +222,7 @@ class Recorder:
             at = {"at": place(row.warp.op)}
             self._add(row, name, "blocked", row.time, mark.time, at)
             row.time = row.began = row.turned = mark.time
-        if mark[:2] != row.mark[:2]:
+        if arrow and mark[:2] != row.mark[:2]:
             self.flows.append(Flow(name, mark, row.mark))
 
     # -- mbarriers -----------------------------------------------------------------------
@@ -354,10 +356,12 @@ class Recorder:
         if row.products is not None:
             row.groups.append((number, *row.products))
             row.products = None
+        self._signal(_warpgroup(warp), number, row.mark)
 
     def wgmma_wait(self, warp: "Warp", done: int) -> None:
         """All groups of a warp up to ``done`` are complete."""
         row = self._row(warp)
+        self._join(row, _warpgroup(warp), done, "other warps of the warpgroup", arrow=False)
         while row.groups and row.groups[0][0] <= done:
             self._group_span(row, *row.groups.pop(0), stop=row.time)
 
@@ -365,14 +369,14 @@ class Recorder:
         self, row: _Row, number: int, start: int, op: "DecodedOp", count: int, *, stop: int
     ) -> None:
         """Add a warp's part of a group to its warpgroup's span."""
-        warpgroup = row.warp.index // 4
-        key = row.warp.cta.index, warpgroup, number
+        cta, warpgroup = _warpgroup(row.warp)
+        key = cta, warpgroup, number
         span = self._products.get(key)
         if span is None:
             shape = next((m for m in op.node.modifiers if m.startswith("m64n")), "")
             facts = {"group": number, "at": place(op), "instructions": count}
             span = self._products[key] = Span(
-                key[0], f"warpgroup {warpgroup} tensor core",
+                cta, f"warpgroup {warpgroup} tensor core",
                 f"{count} x {shape} {place(op)}", "wgmma", start, stop, facts,
             )  # fmt: skip
             self.spans.append(span)
@@ -408,6 +412,10 @@ class Recorder:
         return Counter(span.kind for span in self.spans)
 
 
+def _warpgroup(warp: "Warp") -> tuple[Index, int]:
+    return warp.cta.index, warp.index // 4
+
+
 def _file(source: "SourceLine | None") -> str:
     return "" if source is None else source.file
 
@@ -418,7 +426,9 @@ def condition_name(condition: Condition) -> str:
         return f"{condition.barrier.name} phase {condition.awaited}"
     if isinstance(condition, NamedBarrierRound):
         return f"named barrier {condition.barrier.index}"
-    if isinstance(condition, LanesMeet):
+    if isinstance(condition, WarpgroupIssued):
+        return f"other warps of the warpgroup, wgmma group {condition.number}"
+    if isinstance(condition, LanesMeet | WarpRound):
         return "the other lanes of the warp"
     if isinstance(condition, RegistersFree):
         return f"{condition.needed} free registers"

@@ -59,7 +59,7 @@ def explain_deadlock(machine: "Machine") -> WaitForGraph:
         fragment.lanes,
         _op(machine, fragment),
         first=_armed_by(fragment, graph.cause),
-        missing=first.words,
+        missing=first.words.replace("\n", "; "),
         waiters=len(waiters),
     )
     return graph
@@ -155,10 +155,10 @@ def _polled(machine: "Machine", fragment: "Fragment") -> str:
     """What a spinning fragment reads: the loads of the loop that it turns back in."""
     ops = machine.program.ops
     back = next(
-        (op for op in ops[fragment.pc :] if 0 <= op.target <= fragment.pc and op.pc >= fragment.pc),
+        (op for op in ops[fragment.pc :] if any(t <= fragment.pc <= op.pc for t in op.targets)),
         None,
     )
-    first, last = (fragment.pc, fragment.pc) if back is None else (back.target, back.pc)
+    first, last = (fragment.pc, fragment.pc) if back is None else (min(back.targets), back.pc)
     loads = [op for op in ops[first : last + 1] if op.node.name in ("ld", "atom", "mbarrier")]
     return ", ".join(f"{op.opcode} at line {op.node.location.line}" for op in loads) or "nothing"
 
@@ -212,8 +212,7 @@ def _ahead(machine: "Machine", fragment: "Fragment") -> Iterator["DecodedOp"]:
         ends = op.node.name in ("ret", "exit", "trap", "bra") and op.node.guard is None
         if not ends:
             queue.append(pc + 1)
-        if op.target >= 0:
-            queue.append(op.target)
+        queue += op.targets
 
 
 def _names(warp: "Warp", op: "DecodedOp", barrier: "Mbarrier") -> bool:

@@ -1,6 +1,7 @@
 """A warp: its registers, and its lanes in fragments that run apart until they meet again."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -183,12 +184,17 @@ class Warp:
 
     # -- divergence ----------------------------------------------------------------------
 
-    def diverge(self, fragment: Fragment, taken: Lanes, op: DecodedOp) -> None:
-        """Part ``taken`` lanes, which jump, from the rest, which fall through."""
-        rest = lanes_of(fragment.lanes.bits & ~taken.bits)
+    def diverge(
+        self, fragment: Fragment, taken: Sequence[tuple[Lanes, int]], op: DecodedOp
+    ) -> None:
+        """Part lanes that jump, each set to its position, from the rest, which fall through."""
+        rest = lanes_of(fragment.lanes.bits & ~sum(lanes.bits for lanes, _ in taken))
         join = Join(op.reconverge, fragment.lanes.bits, fragment.join)
-        sides = [(taken, op.target), (rest, op.pc + 1)]
+        sides = [*taken, *([(rest, op.pc + 1)] if rest.count else [])]
         waiting = [side for side in sides if side[1] != join.pc]
+        if not waiting:
+            fragment.pc = join.pc
+            return
         join.arrived = sum(lanes.bits for lanes, pc in sides if pc == join.pc)
         if self.machine.policy.flip():
             waiting.reverse()

@@ -1,4 +1,4 @@
-"""Edges at which only hardware decides: flushing, payloads of NaN, zeros under relu, OOB NaN."""
+"""Edges at which only hardware decides: flushing, zeros under relu, the NaN of a fill."""
 
 from __future__ import annotations
 
@@ -86,46 +86,6 @@ def flushing() -> Iterator[Snippet]:
     )
 
 
-def _nans(type_: str) -> list[Array]:
-    """NaN with random payloads and signs, and infinities and what rounds to them."""
-    exponent, mantissa = inputs.FLOATS[type_]
-    width = exponent + mantissa + 1
-    payload = inputs.random_bits(39, 128, width) & inputs.UNSIGNED[width](
-        (1 << mantissa) - 1 | 1 << width - 1
-    )
-    top = inputs.UNSIGNED[width](((1 << exponent) - 1) << mantissa)
-    bits = payload | top
-    # Payloads in the low bits only, the infinities, and the greatest finite numbers.
-    bits[:16] &= inputs.UNSIGNED[width](1 << width - 1 | ((1 << exponent) - 1) << mantissa | 0xFFF)
-    bits[16:32] &= inputs.UNSIGNED[width](1 << width - 1 | ((1 << exponent) - 1) << mantissa)
-    bits[32:64] = (bits[32:64] & inputs.UNSIGNED[width](1 << width - 1)) | (
-        top - np.arange(1, 33).astype(bits.dtype) ** 3
-    )
-    return [bits]
-
-
-def payloads() -> Iterator[Snippet]:
-    tf32 = [f"cvt.{m}.tf32.f32" for m in ("rna", "rn", "rz", "rna.satfinite", "rn.relu")]
-    for to, source, opcodes in (
-        ("tf32", "f32", tf32),
-        ("f16", "f64", ["cvt.rn.f16.f64", "cvt.rz.f16.f64"]),
-        ("bf16", "f64", ["cvt.rn.bf16.f64", "cvt.rz.bf16.f64"]),
-        ("f32", "f64", ["cvt.rn.f32.f64", "cvt.rz.f32.f64", "cvt.rn.sat.f32.f64"]),
-        ("f64", "f32", ["cvt.f64.f32", "cvt.ftz.f64.f32"]),
-        ("f16", "f32", ["cvt.rn.f16.f32", "cvt.rz.relu.f16.f32", "cvt.rn.satfinite.f16.f32"]),
-        ("bf16", "f32", ["cvt.rn.bf16.f32", "cvt.rz.relu.bf16.f32", "cvt.rn.satfinite.bf16.f32"]),
-        ("f32", "f32", ["cvt.rni.f32.f32", "cvt.rzi.ftz.f32.f32", "cvt.sat.f32.f32"]),
-    ):
-        yield elementwise(
-            f"edge/NaN {to}.{source}",
-            opcodes,
-            (source,),
-            "b32" if to == "tf32" else to,
-            columns=partial(_nans, source),
-            count=128,
-        )
-
-
 def _zeros(type_: str, operands: int) -> list[Array]:
     """Every combination of zeros, ones, least numbers, infinities and NaN."""
     exponent, mantissa = inputs.FLOATS[type_]
@@ -201,6 +161,5 @@ def out_of_bounds() -> Iterator[Snippet]:
 
 def snippets() -> Iterator[Snippet]:
     yield from flushing()
-    yield from payloads()
     yield from rectified()
     yield from out_of_bounds()

@@ -53,14 +53,11 @@ def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
             actual=short_name(kernel),
             consequence="The launch cannot be run.",
         )
-    found: list[Parameter] = []
-    for declared in entries[kernel].parameters:
-        alignment = declared.aligned_bytes
-        offset = -(-parameter_bytes(found) // alignment) * alignment
-        found.append(
-            Parameter(declared.name, declared.type, offset, declared.size_bytes, alignment)
-        )
-    return tuple(found)
+    entry = entries[kernel]
+    return tuple(
+        Parameter(each.name, each.type, offset, each.size_bytes, each.aligned_bytes)
+        for each, offset in zip(entry.parameters, entry.parameter_offsets.values(), strict=True)
+    )
 
 
 def parameter_bytes(layout: Sequence[Parameter]) -> int:

@@ -88,7 +88,6 @@ def mma(node: Instruction) -> Compute:
             form.b_type,
             form.accumulator,
             saturate=form.saturate,
-            fp8_fraction_bits=None,  # the reduced precision is wgmma's
         )
         return tuple(wgmma_layout.matrix_to_accumulators(result, form.accumulator))
 

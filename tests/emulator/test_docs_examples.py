@@ -31,7 +31,7 @@ def test_a_loop_of_raw_bulk_copies_is_clean() -> None:
     source = _words(5 * 128, 3, 7)
     for tiles in (0, 1, 5):
         sums = _words(128)
-        report = _run(_text("raw_bulk_loop"), "raw_bulk_loop", 128, source, sums, tiles)
+        report = _run(_text("raw_bulk_loop"), "raw_bulk_loop", 160, source, sums, tiles)
         assert report.clean, report.rules
         np.testing.assert_array_equal(sums, source.reshape(5, 128)[:tiles].sum(0))
 

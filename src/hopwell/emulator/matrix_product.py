@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopwell.emulator.numerics.arithmetic import fma64_nearest
 from hopwell.emulator.numerics.rounding import narrow
 from hopwell.errors import UnsupportedLayout
 
@@ -28,6 +29,7 @@ BITS = {
     "f16": 16,
     "bf16": 16,
     "tf32": 32,
+    "f64": 64,
 }
 _FP8 = ("e4m3", "e5m2")
 
@@ -44,6 +46,7 @@ _NAN_BITS = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
 
 _ACCUMULATORS: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
+    "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
     "s32": np.dtype(np.int32),
 }
@@ -66,6 +69,8 @@ def decode(bits: Values, element: str) -> Values:
     """
     if element in _FP8:
         return fp8_values(element)[bits]
+    if element == "f64":
+        return bits.view(np.float64)
     if element == "bf16":
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if element == "f16":
@@ -103,19 +108,24 @@ def multiply(
     *,
     negate: bool = False,
     saturate: bool = False,
+    xor: bool = False,
 ) -> Values:
     """``a @ b + c``, or ``a @ b`` where ``c`` is None.
 
     ``a`` (M, K) and ``b`` (K, N) are unsigned integers of the element's size as
-    :func:`elements` gives them, ``c`` (M, N) float16, float32 or int32 as ``accumulator``
-    ("f16", "f32", "s32") says; so is the result. ``negate`` flips the products' sign (exactly one
-    of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms.
+    :func:`elements` gives them, ``c`` (M, N) float16, float32, float64 or int32 as ``accumulator``
+    ("f16", "f32", "f64", "s32") says; so is the result. ``negate`` flips the products' sign (one
+    of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms, ``xor``
+    counts the bits in which rows of ``a`` and columns of ``b`` differ.
     """
     x, y = decode(a, a_type), decode(b, b_type)
     if negate:
         x = -x
     if accumulator == "s32":
-        return _integers(x, y, c, saturate)
+        differing = x.sum(1)[:, None] + y.sum(0) - 2 * (x @ y) if xor else x @ y
+        return _integers(differing, c, saturate)
+    if accumulator == "f64":
+        return _chain(x, y, np.zeros((x.shape[0], y.shape[1])) if c is None else c)
     start = np.zeros((x.shape[0], y.shape[1])) if c is None else c.astype(np.float64)
     fp8 = a_type in _FP8
     total = _aligned_sum(x, y, start, FP8_FRACTION_BITS if fp8 else FRACTION_BITS)
@@ -132,9 +142,16 @@ def multiply(
     return result
 
 
-def _integers(x: Values, y: Values, c: Values | None, saturate: bool) -> Values:
+def _chain(x: Values, y: Values, total: Values) -> Values:
+    """Fused multiplications and additions, one k after the other."""
+    for k in range(x.shape[1]):
+        a, b = np.broadcast_arrays(x[:, k, None], y[k])
+        total = fma64_nearest(a.ravel(), b.ravel(), total.ravel()).reshape(total.shape)
+    return total
+
+
+def _integers(total: Values, c: Values | None, saturate: bool) -> Values:
     """Sums below 2**53, which float64 holds exactly, wrapped or clamped."""
-    total = x @ y
     if c is not None:
         total += c
     limits = np.iinfo(np.int32)
@@ -143,14 +160,9 @@ def _integers(x: Values, y: Values, c: Values | None, saturate: bool) -> Values:
     return total.astype(np.int64).astype(np.int32)
 
 
-_NO_EXPONENT = -4096
-
-
-def _exponents(values: Values) -> npt.NDArray[np.int32]:
-    """Exponents of finite numbers; of zero, one that is never the largest."""
-    exponents = np.frexp(values)[1] - 1
-    exponents[values == 0] = _NO_EXPONENT
-    return exponents
+def _exponents(values: Values) -> npt.NDArray[np.int16]:
+    """Exponents of finite float64; of zero, -1023, so that it is never the largest."""
+    return ((values.view(np.int64) >> 52 & 0x7FF) - 1023).astype(np.int16)
 
 
 def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Values:
@@ -162,7 +174,9 @@ def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Val
     top, x_exponents, y_exponents = _exponents(start), _exponents(x), _exponents(y)
     for k in range(x.shape[1]):
         np.maximum(top, x_exponents[:, k, None] + y_exponents[k], out=top)
-    scale = np.ldexp(1.0, fraction_bits - np.maximum(top, -512))
+    # A power of two, from its exponent's field.
+    field = 1023 + fraction_bits - np.maximum(top, -512).astype(np.int64)
+    scale = (field << 52).view(np.float64)
     total = np.trunc(start * scale)
     term = np.empty_like(total)
     for k in range(x.shape[1]):

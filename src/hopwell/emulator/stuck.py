@@ -263,12 +263,15 @@ def _named_signallers(
         if other.cta is not warp.cta or other in here or other in found:
             continue
         for op in _ahead(machine, fragment):
-            if op.node.name in ("bar", "barrier") and _index(op) == barrier.index:
+            if op.node.name in ("bar", "barrier") and _is_at(other, op, barrier.index):
                 found[other] = Signaller(_agent(fragment), _place(op))
                 break
     return tuple(found.values())
 
 
-def _index(op: "DecodedOp") -> int | None:
-    value = getattr(op.node.operands[0], "value", None) if op.node.operands else None
-    return value if isinstance(value, int) else None
+def _is_at(warp: "Warp", op: "DecodedOp", index: int) -> bool:
+    """Whether ``op`` names that barrier, by number or, as registers are now, by a register."""
+    operand = op.node.operands[0] if op.node.operands else None
+    if isinstance(operand, Register):
+        return _holds(warp, op, operand.name, index)
+    return getattr(operand, "value", None) == index

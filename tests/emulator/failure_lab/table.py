@@ -7,11 +7,12 @@ the same fault are named beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from hopwell.hopper.plan import HopperForwardPlan, forward_plan
 from tests.emulator.failure_lab.edits import Edit
 from tests.emulator.own_forward import Shape
+
+from hopwell.hopper.plan import HopperForwardPlan, forward_plan
 
 #: Small tiles: few instructions, and all that a plan has: a ring that wraps, turns, a diagonal.
 PLAN = replace(
@@ -31,15 +32,6 @@ SHAPE = Shape(batch=1, rows=168, keys=106, heads=2, key_heads=1, ctas=1)
 
 
 @dataclass(frozen=True)
-class Substitution:
-    """In the compiled PTX, ``pattern`` becomes ``replacement``; it matches ``count`` times."""
-
-    pattern: str
-    replacement: str
-    count: int
-
-
-@dataclass(frozen=True)
 class Fault:
     """One row.
 
@@ -48,8 +40,9 @@ class Fault:
         section: of the spec's table.
         made: how the fault is made, in words.
         expected: the rule that has to name it.
+        says: words that the report must hold: for a deadlock, who waits for what.
         follows: rules that may be reported as well: what the fault leads to.
-        edits: of our kernel's source. ptx: of the compiled code, where no edit says it.
+        edits: of our kernel's source.
         also: the same fault in 0x0E's table.
     """
 
@@ -57,9 +50,9 @@ class Fault:
     section: str
     made: str
     expected: str
+    says: str = ""
     follows: frozenset[str] = frozenset()
     edits: tuple[Edit, ...] = ()
-    ptx: tuple[Substitution, ...] = ()
     plan: HopperForwardPlan = PLAN
     also: str = ""
 
@@ -99,16 +92,16 @@ TRANSFERS = (
         "0x02",
         "the full barrier of K is not waited for",
         "bytes-in-flight",
-        edits=(
-            Edit(_PAIR, "rings.k.wait_full(ordinal)", "pass"),
-        ),
+        follows=_follows("stage-released-early"),
+        edits=(Edit(_PAIR, "rings.k.wait_full(ordinal)", "pass"),),
         also="Wait too late",
     ),
     Fault(
         "a stage is filled without waiting for its release",
         "0x02",
         "the producer does not wait for the empty barrier",
-        "wgmma-operand-overwritten",
+        "shared-memory-race",
+        follows=_follows("arrival-count", "deadlock", "stale-phase"),
         edits=(Edit(_ACQUIRE, "self.wait_empty(ordinal)", "pass"),),
         also="Reuse SMEM stage too early",
     ),
@@ -117,6 +110,7 @@ TRANSFERS = (
         "0x02",
         "K's stage of the first half is never released",
         "deadlock",
+        says="of 8 arrivals",
         edits=(Edit("consumer.MmaWarpgroup.overlapped", "rings.k.release(ordinal)", "pass"),),
     ),
     Fault(
@@ -150,6 +144,7 @@ TRANSFERS = (
         "0x02",
         "the producer arrives without expecting any bytes",
         "barrier-never-armed",
+        follows=_follows("shared-memory-race", "wgmma-operand-overwritten"),
         edits=(
             Edit(
                 _ACQUIRE,
@@ -163,6 +158,13 @@ TRANSFERS = (
         "0x02",
         "the parity of every full wait is inverted",
         "stale-phase",
+        follows=_follows(
+            "uninitialised-read",
+            "wgmma-operand-overwritten",
+            "arrival-count",
+            "deadlock",
+            "shared-memory-race",
+        ),
         edits=(
             Edit(
                 "ring.Ring.wait_full",
@@ -179,6 +181,7 @@ PRODUCTS = (
         "0x02",
         "the wait for the last product of a tile is left out",
         "wgmma-accumulator-in-flight",
+        follows=_follows("stage-released-early", "dangling-copy"),
         edits=(
             Edit(
                 "consumer.MmaWarpgroup.overlapped",
@@ -208,7 +211,7 @@ PRODUCTS = (
         "O's storage is taken by the next Q too early",
         "0x02",
         "Q's stage is released before the store of the O that lies in it was read",
-        "stage-released-early",
+        "storage-aliased",
         edits=(
             Edit(
                 "epilogue.Epilogue.write",
@@ -279,6 +282,7 @@ PIPELINE = (
         "0x03",
         "the producer leaves out the second block of a tile",
         "deadlock",
+        says=r"k_full\[1\], for phase 0",
         edits=(
             Edit(
                 "producer.Producer.walk",
@@ -297,6 +301,7 @@ PIPELINE = (
         "0x03",
         "V is not released on the branch that passes over blocks",
         "deadlock",
+        says=r"v_empty\[0\].* 4 of 8 arrivals",
         edits=(Edit(_PASS_OVER, "rings.v.release(ordinal + j)", "pass"),),
     ),
     Fault(
@@ -330,6 +335,7 @@ PIPELINE = (
         "0x03",
         "K is not released in the steady pairs",
         "deadlock",
+        says=r"k_empty\[1\].* 4 of 8 arrivals",
         edits=(Edit(_PAIR, "rings.k.release(ordinal)", "pass"),),
         also="Advance state without releasing K or V",
     ),
@@ -337,7 +343,8 @@ PIPELINE = (
         "a stage is released that was never produced",
         "0x03",
         "after each tile the next stage of V is released too",
-        "stage-released-early",
+        "wgmma-operand-overwritten",
+        follows=_follows("shared-memory-race", "stale-phase", "arrival-count", "deadlock"),
         edits=(
             Edit(
                 _CONSUME,
@@ -351,6 +358,7 @@ PIPELINE = (
         "0x03",
         "every wait is for parity 0",
         "stale-phase",
+        follows=_follows("dangling-arrival", "arrival-count", "shared-memory-race"),
         edits=(
             Edit(
                 "ring.Ring.parity",
@@ -388,6 +396,7 @@ SCHEDULER = (
         "0x04",
         "nobody primes the turns",
         "deadlock",
+        says="named barrier 1: 128 of 256",
         edits=(Edit(_CONSUME, "worker.prime_turns()", "pass"),),
         also="Omit the scheduler bootstrap arrival",
     ),
@@ -396,25 +405,24 @@ SCHEDULER = (
         "0x04",
         "one warpgroup completes a round alone",
         "named-barrier-divergence",
-        edits=(
-            Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "WARPGROUP"),
-        ),
+        follows=_follows("deadlock"),
+        edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "WARPGROUP"),),
         also="Use the wrong named-barrier participant count",
     ),
     Fault(
         "a turn counts more than 256 participants",
         "0x04",
         "two warpgroups cannot complete a round",
-        "named-barrier-count",
-        edits=(
-            Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),
-        ),
+        "deadlock",
+        says="128 of 384 threads",
+        edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),),
     ),
     Fault(
         "the physical warpgroup is taken for the local one",
         "0x04",
         "who waits counts the producer, who passes does not",
         "deadlock",
+        says="named barrier 3: 128 of 256",
         edits=(
             Edit(
                 "consumer.MmaWarpgroup.wait_turn",
@@ -428,6 +436,7 @@ SCHEDULER = (
         "0x04",
         "a group that passes over blocks takes no turns",
         "deadlock",
+        says="named barrier 1: 128 of 256",
         edits=(
             Edit(
                 _PASS_OVER,
@@ -442,6 +451,7 @@ SCHEDULER = (
         "0x04",
         "the turn is not passed after the last block",
         "deadlock",
+        says="named barrier 2: 128 of 256",
         edits=(
             Edit(
                 "consumer.MmaWarpgroup.serial",
@@ -471,6 +481,7 @@ SCHEDULER = (
         "0x04",
         "V is not waited for: the turn has come",
         "bytes-in-flight",
+        follows=_follows("stage-released-early"),
         edits=(Edit(_PAIR, "rings.v.wait_full(previous)", "pass"),),
     ),
 )
@@ -481,6 +492,7 @@ OVERLAP = (
         "0x05",
         "wait_group(1) is left out",
         "wgmma-accumulator-in-flight",
+        follows=_follows("stage-released-early"),
         edits=(Edit(_PAIR, "        warpgroup.wait_group(1)\n", ""),),
     ),
     Fault(
@@ -489,9 +501,16 @@ OVERLAP = (
         "P is placed before wait_group(0)",
         "wgmma-operand-in-flight",
         edits=(
-            Edit(_PAIR, "        warpgroup.wait_group(0)\n", "        self.place_p(scores)\n"
-                 "        warpgroup.wait_group(0)\n"),
-            Edit(_PAIR, "            rescale(operands.o, self.correction)\n        self.place_p(scores)\n", "            rescale(operands.o, self.correction)\n"),
+            Edit(
+                _PAIR,
+                "        warpgroup.wait_group(0)\n",
+                "        self.place_p(scores)\n        warpgroup.wait_group(0)\n",
+            ),
+            Edit(
+                _PAIR,
+                "            rescale(operands.o, self.correction)\n        self.place_p(scores)\n",
+                "            rescale(operands.o, self.correction)\n",
+            ),
         ),
     ),
     Fault(
@@ -500,9 +519,17 @@ OVERLAP = (
         "O moves to the new reference before wait_group(0)",
         "wgmma-accumulator-in-flight",
         edits=(
-            Edit(_PAIR, "        warpgroup.wait_group(0)\n", "        rescale(operands.o, self.correction)\n"
-                 "        warpgroup.wait_group(0)\n"),
-            Edit(_PAIR, "        if const_expr(plan.rescale is Rescale.AFTER):\n            rescale(operands.o, self.correction)\n", ""),
+            Edit(
+                _PAIR,
+                "        warpgroup.wait_group(0)\n",
+                "        rescale(operands.o, self.correction)\n        warpgroup.wait_group(0)\n",
+            ),
+            Edit(
+                _PAIR,
+                "        if const_expr(plan.rescale is Rescale.AFTER):\n"
+                "            rescale(operands.o, self.correction)\n",
+                "",
+            ),
         ),
     ),
     Fault(

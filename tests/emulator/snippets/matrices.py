@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.elementwise import Array
-from tests.emulator.snippets.snippet import Comparison, Snippet, poisoned, program
+from tests.emulator.snippets.snippet import Snippet, poisoned, program
 
 FILL = """mad.wide.u32 %d0, %x, 16, %p_data; mov.u32 %r3, area; mad.lo.u32 %r4, %x, 16, %r3;
 ld.global.v4.b32 {%r5, %r6, %r7, %r8}, [%d0]; st.shared.v4.b32 [%r4], {%r5, %r6, %r7, %r8};
@@ -131,9 +131,6 @@ def _multiplication(
     )
     for i, name in enumerate(names):
         body += f"st.global.b{word} [%d9+{i * word // 8}], {name};\n"
-    comparison = Comparison()
-    if result == "f64":
-        comparison = Comparison("absolute", "f64", (k + 1) * 2.0**-50)
     dtype = {"f16": np.uint16, "f64": np.uint64}.get(result, np.uint32)
     return program(
         f"matrix/mma.{shape}.{result}.{a}.{b}{kind}{modifiers} {inputs_}",
@@ -146,7 +143,6 @@ def _multiplication(
             ),
         },
         outputs={"out": poisoned(dtype, m * n)},
-        comparison=comparison,
     )
 
 

@@ -301,6 +301,8 @@ def snippets() -> Iterator[Snippet]:
         case = Case(type_, type_, (80 // element, 9), (32 // element, 6), (64 // element, 5))
         for operation in operations:
             yield store(case, operation)
+    yield store(Case("s32 ragged", "s32", (19, 11), (8, 6), (16, 8)), "add")
+    yield store(Case("f16 ragged", "f16", (19, 11), (16, 6), (16, 2)), "max")
     yield store(Case("swizzled", "f32", (40, 30), (32, 8), (16, 26), "128B"), "add")
     yield multicast()
     misaligned = Case("from byte 20", "f16", (64, 24), (32, 8), (10, 9))

@@ -419,7 +419,7 @@ class Checker:
         self._open[cta] = {
             serial: a
             for serial, a in self._open.get(cta, {}).items()
-            if not any(a.known(times, a.fills) for times in views)
+            if not a.known_among(views)
         }
 
     def report(

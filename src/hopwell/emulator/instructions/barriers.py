@@ -306,7 +306,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
     relaxed = "relaxed" in node.modifiers
     # "mbarrier.arrive: .scope indicates the set of threads that directly observe the memory
     # synchronizing effect": with .cta, none of another CTA, which alone can wait there. Without
-    # a scope it is .cta too, yet all compilers leave it out for remote barriers and mean .cluster.
+    # a scope the ISA leaves room; CUTLASS writes remote arrives without one and means .cluster.
     narrow = "cta" in node.modifiers
     op = bind.op
 

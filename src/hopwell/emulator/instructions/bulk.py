@@ -285,7 +285,7 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
             at = [int(box[lane]) for box in boxes]
             if not _acceptable(warp, alike, bind, tensor, at, where, loads):
                 continue
-            tile = copy_layout.tile(tensor, at)
+            tile = copy_layout.tile(tensor, at, store=not loads)
             reached = _reached(warp, alike, tensor, tile)
             if reached is None:
                 continue
@@ -293,7 +293,7 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                 barrier, offset = completion.barrier_of(warp, lane)
                 chosen = None if mask is None else int(mask(warp)[lane])
                 for end, signalled, cta in _destinations(
-                    warp, lane, "shared", where, tile.bytes, barrier, offset, chosen
+                    warp, lane, "shared", where, tile.room, barrier, offset, chosen
                 ):
                     _tensor_load(warp, alike, bind, reached, tile, at, end, signalled, cta)
             else:
@@ -377,7 +377,7 @@ def _tensor_load(
         lambda: copy_layout.read_global(tile, memory.data, origin),
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
-        [(target, *_rows(place, tile.bytes))],
+        [(target, *copy_layout.shared_runs(tile, place))],
         barrier=barrier, size=tile.bytes, destination=cta, payload=_box(memory, at),
     )  # fmt: skip
 
@@ -393,7 +393,7 @@ def _tensor_store(
     where: int,
     operation: str | None,
 ) -> None:
-    begin = _one(warp, "shared", where, tile.bytes, lanes.first)
+    begin = _one(warp, "shared", where, tile.room, lanes.first)
     if begin is None:
         return
     source, place = begin
@@ -409,7 +409,7 @@ def _tensor_store(
     _start(
         warp, lanes, bind, kind, f"tensor store of {tile.bytes} bytes at {tuple(at)}",
         lambda: copy_layout.read_shared(tile, source.data, place), store,
-        [(source, *_rows(place, tile.bytes))],
+        [(source, *copy_layout.shared_runs(tile, place))],
         [(memory, tile.rows + origin, tile.row_bytes)],
         size=tile.bytes, payload=_box(memory, at),
     )  # fmt: skip

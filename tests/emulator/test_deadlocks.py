@@ -117,7 +117,7 @@ def test_one_who_exited_instead_of_arriving() -> None:
         assert "for phase 1 (parity 1)" in finding.words
         assert "CTA (0,0,0) warp 0 exited without the arrival" in finding.words
         assert f"warp 0 at {_line(text, 'once')}" in finding.words
-        assert finding.words.endswith("1 times so far: exited")
+        assert finding.words.endswith("once so far: exited")
 
 
 def test_a_named_barrier_that_a_warp_goes_round() -> None:

@@ -376,7 +376,8 @@ def _signallers(waiter: Waiter) -> str:
     parts = []
     for signaller in waiter.signallers:
         where = f" at {signaller.place}" if signaller.place is not None else ""
-        times = f", {signaller.arrivals} times so far" if signaller.arrivals else ""
+        count = signaller.arrivals
+        times = f", {'once' if count == 1 else f'{count} times'} so far" if count else ""
         parts.append(f"to be signalled by {signaller.agent}{where}{times}: {signaller.state}")
     return "\n".join(parts)
 

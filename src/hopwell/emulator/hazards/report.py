@@ -286,7 +286,7 @@ def group_lines(group: HazardGroup, number: int, code: Code | None = None) -> li
         text += _side_lines("at", hazard.second, code)
     text += _also_lines(group)
     if hazard.missing:
-        text.append("   missing  " + hazard.missing.replace("\n", "\n            "))
+        text.append(f"   missing  {hazard.missing}")
     if hazard.facts:
         facts = ", ".join(f"{key} {value}" for key, value in hazard.facts.items())
         text.append(f"   facts    {facts}")

@@ -18,23 +18,15 @@ BUDGET = 1_500_000
 
 #: What the emulator refuses, by name, and why. Each is a blind spot that a test run shows.
 NOT_MODELLED = {
-    "half/fma oob.f16": "fma.oob",
-    "half/fma oob.bf16": "fma.oob",
-    "half/fma oob.f16x2": "fma.oob",
-    "half/fma oob.bf16x2": "fma.oob",
-    "warp/branch table": "brx.idx",
     "atomic/compare and swap": "atomics of 128 bits",
-    "matrix/mma.m8n8k16.s32.s8.u8 exact": "mma with eight rows",
-    "matrix/mma.m16n8k256.s32.b1.b1.xor.popc exact": "mma of single bits by xor",
-    "matrix/mma.m8n8k4.f64.f64.f64": "mma of f64",
-    "matrix/mma.m16n8k8.f64.f64.f64": "mma of f64",
-    "matrix/mma.m16n8k16.f64.f64.f64": "mma of f64",
-    "tensor/load tf32": "a copy that rounds to tf32",
-    "tensor/load tf32 nan": "a copy that rounds to tf32",
-    "tensor/load swizzle 32B narrow": "rows narrower than the swizzle's span",
-    "tensor/load swizzle 128B narrow": "rows narrower than the swizzle's span",
-    "tensor/store swizzle 32B narrow": "rows narrower than the swizzle's span",
-    "tensor/store swizzle 128B narrow": "rows narrower than the swizzle's span",
+    "wgmma/m64n24k16.f32.f16.f16 A+256 A base 2": "base offset",
+    "wgmma/m64n24k16.f32.f16.f16 B+384 B base 3": "base offset",
+    "wgmma/m64n24k16.f32.f16.f16 A+640 B+128 A base 5 B base 1": "base offset",
+    "wgmma/m64n24k8.f32.tf32.tf32 A+256 A base 2": "base offset",
+    "wgmma/m64n24k8.f32.tf32.tf32 B+384 B base 3": "base offset",
+    "wgmma/m64n24k8.f32.tf32.tf32 A+640 B+128 A base 5 B base 1": "base offset",
+    "wgmma/m64n24k16.f32.f16.f16 64B 16/512 16/512 A+128 A base 1": "base offset",
+    "wgmma/m64n24k16.f32.f16.f16 A base 3": "base offset",
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from hopwell.emulator.instructions.modifiers import INTEGERS, Modifiers, typed
 from hopwell.emulator.numerics import conversion
+from hopwell.emulator.numerics.arithmetic import flush_tiny
 from hopwell.emulator.numerics.bits import Array, flush, rectify, saturate
 from hopwell.emulator.numerics.formats import (
     DECODE,
@@ -134,6 +135,8 @@ def _between_floats(m: Modifiers, source: str) -> Function:
         ENCODE[m.type],
         after,
     )
+    if after is not None and source == "f64":
+        convert = flush_tiny(convert, lambda x: x, rounding)
     return _chain(convert if keep is None else keep(convert), sat)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import operation
+from hopwell.emulator.numerics.arithmetic import WIDE, flush_tiny, operation
 from hopwell.emulator.numerics.bits import Array, canonical, flush, saturate
 from hopwell.emulator.numerics.selection import CLASSES, SELECT, by_magnitude
 from hopwell.emulator.registry import Compute
@@ -34,22 +34,6 @@ def finished(function: Function, type_name: str, ftz: bool, sat: bool = False) -
     return lambda *sources: flush(exact(*[flush(source) for source in sources]))
 
 
-def flushed_product(function: Function) -> Function:
-    """A product that .ftz flushes: hardware looks at it before it is rounded, so that what rounds
-    up to the least normal number is flushed too (an H200's answers)."""
-
-    def apply(a: Array, b: Array) -> Array:
-        result = function(a, b)
-        least = np.finfo(result.dtype).tiny
-        near = np.abs(result) == least
-        if near.any():
-            small = np.abs(a.astype(np.float64) * b.astype(np.float64)) < least
-            result = np.where(near & small, np.copysign(result.dtype.type(0), result), result)
-        return result
-
-    return apply
-
-
 def _ftz(m: Modifiers) -> bool:
     return m.type != "f64" and m.flag("ftz")
 
@@ -61,8 +45,8 @@ def _sat(m: Modifiers) -> bool:
 def _arithmetic(m: Modifiers, name: str, count: int, mode: str) -> Compute:
     inner = "f64" if m.type == "f64" else "f32"
     function, ftz = operation(name, inner, mode), _ftz(m)
-    if ftz and name == "mul":
-        function = flushed_product(function)
+    if ftz and name in WIDE:
+        function = flush_tiny(function, WIDE[name], mode)
     function = finished(function, inner, ftz, _sat(m))
     if m.type == "f32x2":
         function = by_halves(function, np.float32)

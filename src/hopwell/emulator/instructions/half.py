@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from hopwell.emulator.instructions.floating import finished, flushed_product, select
+from hopwell.emulator.instructions.floating import finished, select
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import sum_bf16
+from hopwell.emulator.numerics.arithmetic import WIDE, flush_tiny, sum_bf16
 from hopwell.emulator.numerics.bits import Array, rectify
 from hopwell.emulator.numerics.formats import bf16_to_f32, f32_to_bf16_exactly
 from hopwell.emulator.registry import Compute
@@ -97,8 +97,8 @@ def _register_arithmetic(name: str, count: int, default: str | None) -> None:
         ftz = not bf16 and m.flag("ftz")
         sat = not bf16 and m.flag("sat")
         carrier = "f32" if bf16 else "f16"
-        if ftz and name == "mul":
-            function = flushed_product(function)
+        if ftz and name in WIDE:
+            function = flush_tiny(function, WIDE[name], "rn")
         function = finished(function, carrier, ftz, sat)
         return on_halves(m, _clear_outside(function) if oob else function, count)
 

@@ -140,7 +140,7 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
         if op.node.name == "bar" or "aligned" in op.node.modifiers:
             live = warp.live.bit_count()
             return NamedBarrierWait(
-                _index(op) or 0, live, fragment.lanes.count, (), "named-barrier-divergence",
+                _number(op), live, fragment.lanes.count, (), "named-barrier-divergence",
                 f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
             ), others  # fmt: skip
         return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
@@ -275,3 +275,8 @@ def _is_at(warp: "Warp", op: "DecodedOp", index: int) -> bool:
     if isinstance(operand, Register):
         return _holds(warp, op, operand.name, index)
     return getattr(operand, "value", None) == index
+
+
+def _number(op: "DecodedOp") -> int:
+    """The named barrier of a ``bar`` or ``barrier`` that names it by number; 0 for all others."""
+    return getattr(op.node.operands[0], "value", 0) if op.node.operands else 0

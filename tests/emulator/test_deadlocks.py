@@ -182,3 +182,21 @@ def test_a_lane_that_waits_alone() -> None:
         alone = [f for f in graph.findings if f.waiter.agent == "CTA (0,0,0) warp 0 lane 0"]
         assert len(alone) == 1
         assert str(alone[0].waiter.place).startswith(_line(text, "wait"))
+
+
+def test_lanes_that_wait_for_others_of_their_warp_say_for_which() -> None:
+    text = kernel(
+        """setp.lt.u32 %p1, %x, 7;
+        @%p1 bra A;
+        bar.sync 3;
+        bra B;
+    A:  bar.warp.sync 0xffffffff; // lanes
+    B:
+        """
+    )
+    for graph in _graphs(text):
+        said = {finding.waiter.agent: finding for finding in graph.findings}
+        finding = said["CTA (0,0,0) warp 0 lanes 0x7f"]
+        assert str(finding.waiter.place).startswith(_line(text, "lanes"))
+        assert "for lanes 7-31 of its warp" in finding.words
+        assert finding.cause == "divergent-sync"

@@ -18,6 +18,7 @@ from hopwell.emulator.conditions import (
 )
 from hopwell.emulator.deadlock import (
     ClusterWait,
+    LanesWait,
     MbarrierWait,
     MemoryWait,
     NamedBarrierWait,
@@ -137,13 +138,14 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
             if other is not fragment
         )
         op = _op(machine, fragment)
-        if op.node.name == "bar" or "aligned" in op.node.modifiers:
+        of_warp = op.opcode.startswith("bar.warp")
+        if not of_warp and (op.node.name == "bar" or "aligned" in op.node.modifiers):
             live = warp.live.bit_count()
             return NamedBarrierWait(
                 _number(op), live, fragment.lanes.count, (), "named-barrier-divergence",
                 f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
             ), others  # fmt: skip
-        return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
+        return LanesWait(_mask(waiting), fragment.lanes.bits), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
 
 

@@ -1,7 +1,8 @@
-"""The recipe "add an instruction" of docs/emulator.md is true: its blocks run as they stand."""
+"""The Python of docs/emulator.md runs as it stands; so does the recipe "add an instruction"."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -13,10 +14,21 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "emulator.md").read_text("utf-8")
-RECIPE = PAGE.partition("\n## Add an instruction\n")[2].partition("\n## ")[0]
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", RECIPE, re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPE = BLOCK.findall(PAGE.partition("\n## Add an instruction\n")[2].partition("\n## ")[0])
+OTHERS = [block for block in BLOCK.findall(PAGE) if block not in RECIPE]
 
-each_block = pytest.mark.parametrize("block", BLOCKS, ids=["computation", "effect"])
+each_block = pytest.mark.parametrize("block", RECIPE, ids=["computation", "effect"])
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder that has the repository's docs."""
+    (folder / "docs").symlink_to(ROOT / "docs")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def code_of(block: str) -> str:
@@ -26,33 +38,24 @@ def code_of(block: str) -> str:
 
 
 @each_block
-def test_block_runs_as_it_stands(block: str, tmp_path: Path) -> None:
-    path = tmp_path / "my_instructions.py"
-    path.write_text(block, "utf-8")
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+def test_the_recipe_runs(block: str, tmp_path: Path) -> None:
+    (tmp_path / "my_instructions.py").write_text(block, "utf-8")
+    done = python(tmp_path, "my_instructions.py")
     assert done.returncode == 0, done.stderr
 
 
 @each_block
-def test_without_the_block_the_instruction_is_not_there(block: str, tmp_path: Path) -> None:
-    code = tmp_path / "kernel.ptx"
-    code.write_text(code_of(block), "utf-8")
-    command = [sys.executable, "-m", "hopwell", "emulate", str(code), "--block", "64"]
-    done = subprocess.run(
-        [*command, "--args", "zeros:u32:64"],
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"},
-    )  # fmt: skip
+def test_without_the_recipe_the_instruction_is_not_there(block: str, tmp_path: Path) -> None:
+    (tmp_path / "kernel.ptx").write_text(code_of(block), "utf-8")
+    options = ("--block", "64", "--args", "zeros:u32:64")
+    done = python(tmp_path, "-m", "hopwell", "emulate", "kernel.ptx", *options)
     assert done.returncode == 1
-    assert "add an instruction" in done.stderr + done.stdout
+    assert "docs/emulator.md, 'add an instruction'" in done.stderr + done.stdout
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not on PATH")
 @each_block
-def test_ptxas_accepts_its_kernel(block: str, tmp_path: Path) -> None:
+def test_ptxas_accepts_the_recipe(block: str, tmp_path: Path) -> None:
     path = tmp_path / "kernel.ptx"
     path.write_text(code_of(block), "utf-8")
     (arch,) = re.findall(r"\.target (\w+)", code_of(block))
@@ -61,3 +64,28 @@ def test_ptxas_accepts_its_kernel(block: str, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", OTHERS, ids=["Python", "save a launch"])
+def test_other_blocks_run(block: str, tmp_path: Path) -> None:
+    if "hang.py" in block and importlib.util.find_spec("cutlass") is None:
+        pytest.skip("the CuTe DSL is not installed")
+    (tmp_path / "block.py").write_text(block, "utf-8")
+    done = python(tmp_path, "block.py")
+    assert done.returncode == 0, done.stderr
+    assert "waits at" in done.stdout or (tmp_path / "hang.launch").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "example", "holds"),
+    [
+        (r"at line (\d+), which arrived once", "hang.ptx", "mbarrier.arrive"),
+        (r"In line (\d+), write 1 for 32", "hang.ptx", "[empty], 32;"),
+        (r"line (\d+) expects 512 bytes", "hang.py", "TILE * 4"),
+        (r"the fence that line (\d+) has", "missing_proxy_fence.ptx", "// fence.proxy.async"),
+    ],
+)
+def test_lines_that_the_page_names_are_there(words: str, example: str, holds: str) -> None:
+    (number,) = re.findall(words, PAGE)
+    text = (ROOT / "docs" / "examples" / example).read_text("utf-8")
+    assert holds in text.splitlines()[int(number) - 1]

@@ -288,6 +288,10 @@ def own_forward() -> str:
     )
 
 
+def peers() -> str:
+    return NOT_YET
+
+
 def failure_lab() -> str:
     path = RECORDS / "failure_lab.json"
     if not path.exists():
@@ -349,7 +353,8 @@ def sanitizer() -> str:
     return (
         table(("example", *(f"`{tool}`" for tool in tools), "`hopwell emulate`"), rows)
         + f"\ncompute-sanitizer {kept['compute_sanitizer'].removeprefix('Version ')} on an "
-        f"{kept['machine'].partition(',')[0]}, {kept['when'][:10]}.\n"
+        f"{kept['machine'].partition(',')[0]}, {kept['when'][:10]}. The kernels' results were "
+        f"{' or '.join(sorted({row['output'] for row in kept['rows']}))} in every run.\n"
     )
 
 
@@ -399,6 +404,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "emulator-schema": schema,
     "emulator-snippets": snippets,
     "emulator-forward": own_forward,
+    "emulator-peers": peers,
     "emulator-lab": failure_lab,
     "emulator-mutations": mutations,
     "emulator-sanitizer": sanitizer,

@@ -306,6 +306,19 @@ def test_an_instruction_nobody_registered_says_where_it_stands() -> None:
         build(ptx.parse(text("tex.1d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [%d1, {%r5}];"), "k.ptx"))
 
 
+def test_a_call_is_refused_where_it_stands() -> None:
+    """As nvcc writes one, in front of which the arguments are stored."""
+    module = ".func (.param .b32 r) f(.param .b32 a) { ret; }"
+    body = """{
+        .param .b32 param0, retval0;
+        st.param.b32 [param0], %r1;
+        call.uni (retval0), f, (param0);
+        ld.param.b32 %r2, [retval0];
+    }"""
+    with pytest.raises(UnsupportedInstruction, match=r"k\.ptx:\d+.*call\.uni"):
+        build(ptx.parse(text(body, module), "k.ptx"))
+
+
 @pytest.mark.parametrize(
     ("body", "what"), [("mov.u32 %nowhere, 1;", "nowhere"), ("bra nowhere;", "nowhere")]
 )

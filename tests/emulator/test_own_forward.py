@@ -36,7 +36,7 @@ def test_long_set_is_recorded(name: str) -> None:
     reason = own_forward.stale(name)
     if reason is not None:
         pytest.skip(f"long set: {reason}")
-    problems = own_forward.recorded()[name]["problems"]
+    problems = own_forward.RECORD.entries()[name]["problems"]
     shapes = own_forward.shapes(own_forward.long_plans()[name])
     seeds = {problem: len(own_forward.long_seeds(problem)) for problem in shapes}
     assert {problem: run["seeds"] for problem, run in problems.items()} == seeds

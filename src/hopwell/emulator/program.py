@@ -13,6 +13,7 @@ from hopwell.emulator.control_flow import ControlFlow, possibly_undefined
 from hopwell.emulator.decode import DecodedOp, Slot, Slots, Step, bank_of, decode
 from hopwell.emulator.guards import copied_into, guarded_registers, undefined_slice
 from hopwell.emulator.layout import Place, layout_of_module
+from hopwell.emulator.registry import UnsupportedInstruction
 from hopwell.errors import HopwellError, PtxNameError
 from hopwell.ptx import nodes
 from hopwell.ptx.scopes import DeclaredRegister, FlatFunction, Scope, flatten
@@ -172,10 +173,18 @@ def build(module: nodes.Module, entry: str | None = None) -> Program:
     program = Program(function, module, parameters=parameters)
     program.symbols, program.static_shared = layout_of_module(module, function)
     flat = flatten(function)
+    _refuse_calls(flat)
     _lay_out_locals(program, flat.scopes)
     _decode_all(program, flat)
     _link(program, flat)
     return program
+
+
+def _refuse_calls(flat: FlatFunction) -> None:
+    """Before its arguments, which stand in front of it, fail as names that mean nothing."""
+    for _, node, _ in flat.instructions:
+        if node.name == "call":
+            raise UnsupportedInstruction(node, "only functions that were inlined can be run")
 
 
 def _lay_out_locals(program: Program, scopes: Iterable[Scope]) -> None:

@@ -266,7 +266,8 @@ class Machine:
         ready = [fragment for fragment in self.runnable if not fragment.parked]
         if not ready:
             return self._quiet()
-        self._run(self.policy.choose(ready), self.policy.quantum())
+        chosen = self.policy.next(ready, lambda fragment: fragment.warp.agent)
+        self._run(chosen, self.policy.quantum())
         return True
 
     def _wake(self) -> None:
@@ -383,6 +384,11 @@ class Machine:
         fragment.spins += 1
         if fragment.spins >= _SPINS:
             fragment.parked = True
+            raise Yield
+
+    def signalled(self, warp: Warp) -> None:
+        """A warp has let others go on; the policy may stop it there."""
+        if self.policy.stops_after_signal(warp.agent):
             raise Yield
 
     # -- asynchronous work ---------------------------------------------------------------

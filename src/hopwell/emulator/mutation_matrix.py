@@ -37,6 +37,8 @@ class Outcome:
         error: what stopped the run, if something did.
         timeout: it did not end within its limit.
         seconds: wall time.
+        seed: the schedule that killed it.
+        problem: what it worked on then, where a judge tries several problems.
     """
 
     rules: tuple[str, ...] = ()
@@ -45,6 +47,8 @@ class Outcome:
     error: str = ""
     timeout: bool = False
     seconds: float = 0.0
+    seed: int | None = None
+    problem: str = ""
 
     @property
     def killed_by(self) -> str:
@@ -161,7 +165,7 @@ def judge(
     seeds: int | Iterable[int] = 2,
     **options: Any,
 ) -> Judge:
-    """A judge that emulates a launch with other PTX.
+    """A judge that emulates a launch with other PTX, under one seed after the other until one kills.
 
     Args:
         launch: the original; it is not touched.
@@ -192,18 +196,16 @@ def judge(
             return found == expected
 
     def judged(text: str) -> Outcome:
-        rules: dict[str, None] = {}
-        is_right = True
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
             mutated = dataclasses.replace(launch.copy(), ptx=text)
             report = emulate(mutated, seeds=(seed,), **options)
-            rules.update(dict.fromkeys(report.rules))
-            if any(run.deadlock for run in report.runs):
-                return Outcome(tuple(rules), deadlock=True)
-            is_right = is_right and right(mutated)
-            if rules:
-                break
-        return Outcome(tuple(rules), right=is_right)
+            stuck = any(run.deadlock for run in report.runs)
+            outcome = Outcome(
+                tuple(report.rules), stuck, right=stuck or right(mutated), seed=seed
+            )
+            if outcome.killed_by != SURVIVED:
+                return outcome
+        return Outcome()
 
     return judged
 

@@ -62,6 +62,7 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
                 warp.machine.version += 1
         if action == "arrive":
             fragment.token = None
+            warp.machine.signalled(warp)
             return
         if named.round == fragment.token:
             raise Blocked(NamedBarrierRound(named, fragment.token))

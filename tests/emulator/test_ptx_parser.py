@@ -305,6 +305,31 @@ def test_source_lines_follow_loc_through_inlined_calls(everything: Module) -> No
     assert {i.source for i in by_register.instructions()} == {None}
 
 
+def test_lines_inside_inline_assembly_are_those_of_its_place() -> None:
+    """LLVM counts them on: the third line of a text at line 63 claims to be line 65."""
+    module = parse(
+        """.version 8.8
+        .target sm_90a
+        .file 1 "ring.py"
+        .entry kernel() {
+            .reg .b32 %r<2>;
+            .loc 1 63 8
+            // begin inline asm
+            {
+            .loc 1 65 8
+            mov.b32 %r1, 1;
+            }
+            // end inline asm
+            mov.b32 %r1, 2;
+            .loc 1 70 1
+            ret;
+        }
+        """
+    )
+    lines = [i.source.line for i in kernel(module) if i.source is not None]
+    assert lines == [63, 63, 70]
+
+
 def test_debugging_sections_are_kept(everything: Module) -> None:
     (section,) = [s for s in everything.statements if isinstance(s, nodes.Section)]
     assert section.name == ".debug_str"

@@ -274,4 +274,9 @@ def _is_at(warp: "Warp", op: "DecodedOp", index: int) -> bool:
     operand = op.node.operands[0] if op.node.operands else None
     if isinstance(operand, Register):
         return _holds(warp, op, operand.name, index)
-    return getattr(operand, "value", None) == index
+    return _index(op) == index
+
+
+def _index(op: "DecodedOp") -> int | None:
+    value = getattr(op.node.operands[0], "value", None) if op.node.operands else None
+    return value if isinstance(value, int) else None

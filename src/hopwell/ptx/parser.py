@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect
+
 from hopwell.ptx.declarations import LINKAGES, SPACES, DeclarationReader
 from hopwell.ptx.lexer import DIRECTIVE, END, NUMBER, STRING, WORD, Tokens
 from hopwell.ptx.nodes import (
@@ -54,12 +57,18 @@ def parse(text: str, filename: str = "<ptx>") -> Module:
         tokens.error("nested too deeply", reader.index, expected="fewer levels")
 
 
+#: In here LLVM's .loc lines count the lines of the inline text on from the line that holds it:
+#: they name lines of the program that have nothing to do with it.
+_INLINE = re.compile(r"// begin inline asm\n.*?// end inline asm\n", re.DOTALL)
+
+
 class _Parser(DeclarationReader):
     """Statements of a module and of function bodies."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__(tokens)
         self._source: SourceLine | None = None
+        self._inline = [edge for found in _INLINE.finditer(tokens.text) for edge in found.span()]
 
     # -- modules ---------------------------------------------------------------------------
 
@@ -258,7 +267,10 @@ class _Parser(DeclarationReader):
     def _directive(self) -> list[Statement]:
         text = self.texts[self.index]
         if text == ".loc":
-            directive, self._source = self.loc()
+            start = self.tokens.starts[self.index]
+            directive, source = self.loc()
+            if bisect(self._inline, start) % 2 == 0:
+                self._source = source
             return [directive]
         if text == ".reg":
             return [self.registers()]

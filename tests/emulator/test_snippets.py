@@ -19,14 +19,6 @@ BUDGET = 1_500_000
 #: What the emulator refuses, by name, and why. Each is a blind spot that a test run shows.
 NOT_MODELLED = {
     "atomic/compare and swap": "atomics of 128 bits",
-    "wgmma/m64n24k16.f32.f16.f16 A+256 A base 2": "base offset",
-    "wgmma/m64n24k16.f32.f16.f16 B+384 B base 3": "base offset",
-    "wgmma/m64n24k16.f32.f16.f16 A+640 B+128 A base 5 B base 1": "base offset",
-    "wgmma/m64n24k8.f32.tf32.tf32 A+256 A base 2": "base offset",
-    "wgmma/m64n24k8.f32.tf32.tf32 B+384 B base 3": "base offset",
-    "wgmma/m64n24k8.f32.tf32.tf32 A+640 B+128 A base 5 B base 1": "base offset",
-    "wgmma/m64n24k16.f32.f16.f16 64B 16/512 16/512 A+128 A base 1": "base offset",
-    "wgmma/m64n24k16.f32.f16.f16 A base 3": "base offset",
 }
 
 

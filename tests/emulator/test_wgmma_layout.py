@@ -83,10 +83,12 @@ def test_fields_of_a_descriptor() -> None:
     assert wgmma.descriptor(0x8000002002000000) == wgmma.Descriptor(0, 8192, 512, 0, 64)
 
 
-def test_a_base_offset_is_refused() -> None:
-    matrix = wgmma.descriptor(encode(0, 16, 1024, FULL, base_offset=1))
-    with pytest.raises(UnsupportedLayout, match="base offset"):
-        wgmma.chunks(matrix, 0, 16)
+def test_a_base_offset_begins_the_pattern_later() -> None:
+    """A tile two lines into a 128-byte pattern, with base offset 2, is laid out as at its start."""
+    start = wgmma.descriptor(encode(1024, 16, 1024, FULL))
+    moved = wgmma.descriptor(encode(1024 + 256, 16, 1024, FULL, base_offset=2))
+    rows = wgmma.chunks(start, 0, 8)
+    np.testing.assert_array_equal(wgmma.chunks(moved, 0, 8) - 256, rows)
 
 
 def load(

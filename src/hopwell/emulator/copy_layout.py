@@ -57,14 +57,15 @@ _NAN_BITS = {
 }
 
 
-def swizzle(addresses: Values, span: int, atom: int = 16) -> Values:
+def swizzle(addresses: Values, span: int, atom: int = 16, base: int = 0) -> Values:
     """Shared byte addresses after a swizzle of ``span`` bytes that keeps ``atom`` together.
 
     The pattern belongs to the address, not to the tile: a tile that starts inside a pattern
-    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7.
+    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7. ``base`` is the base offset of a
+    matrix descriptor: the pattern begins that many 128-byte lines late (as an H200 showed).
     """
     mask, distance = _XOR[span, atom]
-    return addresses ^ (addresses >> distance & mask)
+    return addresses ^ ((addresses - (base << 7)) >> distance & mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Tile:
     fill: int
     """Bits of an element that lies outside."""
     rounding: str
-    """"", or the element type to which a copy rounds or flushes: "tf32", "tf32.ftz", "f32.ftz"."""
+    """"", or the element type to which a load rounds: "tf32", "tf32.ftz"."""
 
     @property
     def bytes(self) -> int:
@@ -195,21 +196,15 @@ def _tile(tensor_map: TensorMap, coordinates: tuple[int, ...], store: bool) -> T
 
 
 def _to_tf32(words: Values) -> Values:
-    """float32 bits to the nearest TF32, ties away from zero."""
-    return words + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+    """float32 bits to the nearest TF32, ties to even; every NaN becomes 0x7fffe000."""
+    even = words >> 13 & 1
+    nearest = words + (np.uint32(0xFFF) + even) & np.uint32(0xFFFFE000)
+    nan = words & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return np.where(nan, np.uint32(0x7FFFE000), nearest)
 
 
-def _flush_bits(words: Values) -> Values:
-    """float32 bits with subnormal numbers as zeros of the same sign."""
-    return np.where(words & 0x7F800000, words, words & np.uint32(0x80000000))
-
-
-# What the engine does to elements on the way.
-_ROUNDING: dict[str, Callable[[Values], Values]] = {
-    "tf32": _to_tf32,
-    "tf32.ftz": lambda words: _to_tf32(_flush_bits(words)),
-    "f32.ftz": _flush_bits,
-}
+# What the engine does to elements on the way, as an H200 did; it flushes nothing for ".ftz".
+_ROUNDING: dict[str, Callable[[Values], Values]] = {"tf32": _to_tf32, "tf32.ftz": _to_tf32}
 
 
 def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:

@@ -136,13 +136,6 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
             for other in warp.fragments
             if other is not fragment
         )
-        op = _op(machine, fragment)
-        if op.node.name == "bar" or "aligned" in op.node.modifiers:
-            live = warp.live.bit_count()
-            return NamedBarrierWait(
-                _index(op) or 0, live, fragment.lanes.count, (), "named-barrier-divergence",
-                f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
-            ), others  # fmt: skip
         return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
 
@@ -274,9 +267,4 @@ def _is_at(warp: "Warp", op: "DecodedOp", index: int) -> bool:
     operand = op.node.operands[0] if op.node.operands else None
     if isinstance(operand, Register):
         return _holds(warp, op, operand.name, index)
-    return _index(op) == index
-
-
-def _index(op: "DecodedOp") -> int | None:
-    value = getattr(op.node.operands[0], "value", None) if op.node.operands else None
-    return value if isinstance(value, int) else None
+    return getattr(operand, "value", None) == index

@@ -154,7 +154,8 @@ def bulk() -> Iterator[Snippet]:
     yield program(
         "bulk/load by every lane",
         INIT
-        + """@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 1024;
+        # Every lane issues its own copy, so that 32 times the bytes arrive.
+        + """@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 32768;
         bar.warp.sync -1;
         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
         [%r3], [%p_data], 1024, [bar];
@@ -166,6 +167,7 @@ def bulk() -> Iterator[Snippet]:
         outputs={"out": poisoned(np.uint8, 1024 + 128)},
         preamble=ROOM + BARRIER,
         shared_bytes=1024,
+        hazards=("shared-memory-race",),  # 32 copies to the same bytes
     )
     yield program(
         "bulk/ring",

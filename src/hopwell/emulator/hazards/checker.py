@@ -417,9 +417,7 @@ class Checker:
         mates = self._mates[cta]
         views = [c.general for c in mates] + [s.general for c in mates for s in c.single.values()]
         self._open[cta] = {
-            serial: a
-            for serial, a in self._open.get(cta, {}).items()
-            if not a.known_among(views)
+            serial: a for serial, a in self._open.get(cta, {}).items() if not a.known_among(views)
         }
 
     def report(

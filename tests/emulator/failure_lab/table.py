@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from tests.emulator.failure_lab.edits import Edit
 from tests.emulator.own_forward import Shape
 
-from hopwell.hopper.plan import HopperForwardPlan, forward_plan
+from hopwell.hopper.plan import (
+    HopperForwardPlan,
+    OutputStorage,
+    PSource,
+    Rescale,
+    forward_plan,
+)
 
 #: Small tiles: few instructions, and all that a plan has: a ring that wraps, turns, a diagonal.
 PLAN = replace(
@@ -22,9 +28,9 @@ PLAN = replace(
     producer_registers=24,
     consumer_registers=240,
 )
-SERIAL = replace(PLAN, overlap=False, rescale="before")
-SHARED_P = replace(PLAN, p_source="shared")
-ALIASED = replace(PLAN, q_stages=1, output_storage="alias_q")
+SERIAL = replace(PLAN, overlap=False, rescale=Rescale.BEFORE)
+SHARED_P = replace(PLAN, p_source=PSource.SHARED)
+ALIASED = replace(PLAN, q_stages=1, output_storage=OutputStorage.ALIAS_Q)
 
 #: Four tiles on one CTA, up to four key blocks in a ring of two stages; the causal diagonal lets
 #: one warpgroup pass over blocks that the other needs, and leaves rows without a key.

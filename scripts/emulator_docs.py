@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer.models
-from tests.emulator import test_snippets
+from tests.emulator import evidence, test_snippets
+from tests.emulator.failure_lab.table import ELSEWHERE
 from tests.emulator.snippets import record as snippet_record
 from tests.emulator.snippets.library import library
 from tests.emulator.snippets.snippet import Snippet
@@ -115,9 +116,10 @@ def rules() -> str:
 
 
 FAMILIES = {
+    "cp_async": "`cp.async`, the copies of Ampere",
     "memory": "loads, stores, atomics, fences, addresses",
     "barriers": "named barriers, mbarriers, the cluster barrier, register counts",
-    "bulk": "`cp.async`, bulk and tensor copies",
+    "bulk": "bulk and tensor copies",
     "remote": "stores into a peer's shared memory",
     "control": "control flow, and what a warp decides together",
     "matrix": "`mma.sync` and what loads for it",
@@ -155,8 +157,7 @@ ABSENT = {
     "tcgen05.mma clusterlaunchcontrol.try_cancel": "Blackwell",
 }
 REFUSED = (
-    ("`call`", "device functions: compile with everything inlined; a call that is not reached "
-     "does no harm"),
+    ("`call`", "device functions: compile with everything inlined"),
     ("`mma.sp`, `wgmma.mma_async.sp`", "sparse matrices"),
     ("tensor copies with `.im2col`, gather and scatter; interleaved maps", "only tiled copies"),
     ("`cp.async.bulk` with `.cp_mask`", "byte masks"),
@@ -165,14 +166,17 @@ REFUSED = (
 )  # fmt: skip
 
 
+def _registered(name: str) -> bool:
+    return name.partition(".")[0] in COMPUTATIONS or find_effect(name) is not None
+
+
 def absent() -> str:
-    """What is not there: it must be refused today, or the table is out of date."""
+    """What is not there; an instruction that is registered is left out."""
     rows = []
     for names, words in ABSENT.items():
-        for name in names.split():
-            known = name.partition(".")[0] in COMPUTATIONS or find_effect(name) is not None
-            assert not known, f"{name} is registered: take it out of ABSENT"
-        rows.append((" ".join(f"`{name}`" for name in names.split()), words))
+        unknown = [name for name in names.split() if not _registered(name)]
+        if unknown:
+            rows.append((" ".join(f"`{name}`" for name in unknown), words))
     listed = {reason: name for name, reason in test_snippets.NOT_MODELLED.items()}
     rows += REFUSED
     rows += [(reason, f"snippet `{name}`") for reason, name in sorted(listed.items())]
@@ -274,25 +278,49 @@ def _comparison(name: str, snippet: Snippet, kept: snippet_record.Record) -> str
 
 
 def own_forward() -> str:
-    path = RECORDS / "own_forward.json"
-    if not path.exists():
-        return NOT_YET
-    plans = json.loads(path.read_text("utf-8"))["plans"]
-    runs = [problem for plan in plans.values() for problem in plan["problems"].values()]
+    entries = evidence.Record("own_forward", "").entries()
+    runs = [problem for plan in entries.values() for problem in plan["problems"].values()]
     count = sum(problem["seeds"] for problem in runs)
     executed = sum(problem["instructions"] for problem in runs)
+    if not entries:
+        return NOT_YET
     return (
-        f"In the record: {len(plans)} plans and variants, {len(runs)} problems, {count} runs, "
-        f"{executed:,} warp instructions, all right and clean. Records of other code than today's "
-        "are skipped as stale.\n"
+        f"In the record: {len(entries)} plans and variants, {len(runs)} problems, {count} runs, "
+        f"{executed:,} warp instructions, all right and clean. What is not today's code is skipped "
+        "as stale.\n"
     )
 
 
 def peers() -> str:
-    return NOT_YET
+    """Cases of kernels of others: how many, and what was found in them."""
+    entries = evidence.Record("peer_kernels", "").entries()
+    if not entries:
+        return NOT_YET
+    families: defaultdict[str, list[Any]] = defaultdict(list)
+    for name, entry in entries.items():
+        families[name.partition(" ")[0]].append(entry)
+    rows = []
+    for family, cases in sorted(families.items()):
+        packages = dict(pair for case in cases for pair in case["packages"].items())
+        first = {"fa4": "flash-attn-4", "fla": "fla-core"}.get(family, family)
+        found = sum((Counter(case["found"].keys()) for case in cases), Counter())
+        rows.append(
+            (
+                f"{first} {packages[first]}",
+                len(cases),
+                sum(len(case["kernels"]) for case in cases),
+                cases[0]["seeds"],
+                f"{sum(case['instructions'] for case in cases):,}",
+                f"{max(error for case in cases for error in case['errors'].values()):.1e}",
+                "; ".join(f"{what} ({count})" for what, count in found.items()) or "nothing",
+            )
+        )
+    heads = ("from", "problems", "launches", "seeds", "warp instructions", "largest error", "found")
+    return table(heads, rows)
 
 
 def failure_lab() -> str:
+    """Every fault with the rule that named it, then those that the machine cannot show."""
     path = RECORDS / "failure_lab.json"
     if not path.exists():
         return NOT_YET
@@ -300,39 +328,25 @@ def failure_lab() -> str:
         (entry["section"], entry["row"], entry["made"], f"`{entry['rule']}`")
         for entry in json.loads(path.read_text("utf-8"))
     ]
+    rows += [(row.section, row.row, row.made, f"not here: {row.caught}") for row in ELSEWHERE]
     return table(("spec", "fault", "made by", "named"), rows)
 
 
 def mutations() -> str:
-    """Mutants by operator and by what killed them, for each kernel that was mutated."""
-    parts = []
+    """How many mutants of each kernel were killed, and by what."""
+    rows = []
     for path in sorted(RECORDS.glob("mutations-*.json")):
         matrix = Matrix.read(path)
-        operators = dict.fromkeys(row.operator for row in matrix.rows)
-        rows = [
-            _ends(name, [row.outcome.killed_by for row in matrix.rows if row.operator == name])
-            for name in operators
-        ]
-        rows.append(_ends("all", [row.outcome.killed_by for row in matrix.rows]))
-        killed = len(matrix.rows) - len(matrix.survivors)
-        parts.append(
-            f"**{path.stem.removeprefix('mutations-')}**, artifact `{matrix.artifact[:16]}`: "
-            f"{killed} of {len(matrix.rows)} mutants were killed.\n\n"
-            + table(("operator", "mutants", *KILLERS, SURVIVED), rows)
-            + "".join(_survivors(matrix))
+        ends = [row.outcome.killed_by for row in matrix.rows]
+        rows.append(
+            (
+                path.stem.removeprefix("mutations-"),
+                f"`{matrix.artifact[:16]}`",
+                len(ends),
+                *(ends.count(end) or "" for end in (*KILLERS, SURVIVED)),
+            )
         )
-    return "\n".join(parts) or NOT_YET
-
-
-def _ends(name: str, ends: list[str]) -> tuple[object, ...]:
-    return (name, len(ends), *(ends.count(end) or "" for end in (*KILLERS, SURVIVED)))
-
-
-def _survivors(matrix: Matrix) -> Iterable[str]:
-    reasons = Counter(row.reason or "not explained" for row in matrix.survivors)
-    if reasons:
-        yield "\nWhy the survivors survive:\n\n"
-        yield from (f"- {count}: {reason}\n" for reason, count in reasons.most_common())
+    return table(("kernel", "artifact", "mutants", *KILLERS, SURVIVED), rows) if rows else NOT_YET
 
 
 def sanitizer() -> str:

@@ -236,7 +236,7 @@ _WINDOW = """
     add.u64 %d4, %d2, %d3;
     st.global.u32 [%d4], %r2;
     add.u32 %r3, %r2, %r1;
-    mul.wide.u32 %d5, %r3, 4;
+    mul.wide.s32 %d5, %r3, 4;
     add.u64 %d6, %d1, %d5;
     ld.global.u32 %r4, [%d6];
     st.global.u32 [%d4], %r4;

@@ -1,7 +1,6 @@
 """Run a launch under several seeds and report what was found."""
 
 import hashlib
-import numbers
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -111,9 +110,7 @@ def emulate(
         ProgramError, UnsupportedInstruction, PtxNameError, PtxSyntaxError: the PTX cannot be run.
     """
     program = _program(launch.ptx, launch.filename, launch.kernel)
-    if isinstance(seeds, numbers.Integral):
-        seeds = range(int(seeds))
-    chosen = list(seeds)
+    chosen = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
     _positive("seeds", len(chosen))
     _positive("limit", limit)
     _positive("resident", resident)

@@ -98,7 +98,7 @@ def triple(value: Sequence[int] | int | str, what: str) -> Triple:
     if isinstance(value, str):
         parts = value.replace("x", ",").split(",")
     else:
-        parts = [value] if np.ndim(value) == 0 else list(value)
+        parts = list(np.atleast_1d(np.asarray(value, object)))
     try:
         numbers = [int(part) if isinstance(part, str) else operator.index(part) for part in parts]
     except (TypeError, ValueError):

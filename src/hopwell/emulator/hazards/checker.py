@@ -498,7 +498,7 @@ class Checker:
         kept = []
         for member in self._sets[old]:
             first = self._events[member]
-            if event.writes or first.writes:
+            if (event.writes or first.writes) and not morally_strong(first, event):
                 self._ordered(first, event, index, sets, old)
             if not supersedes(event, first, index, sets, old):
                 kept.append(member)

@@ -88,6 +88,7 @@ def emulate(
     resident: int = 132,
     names: Names | Mapping[str, tuple[int, int]] | None = None,
     record: bool = False,
+    until_hazard: bool = False,
 ) -> Report:
     """Run a launch on the CPU; its buffers hold the last seed's result afterwards.
 
@@ -101,6 +102,7 @@ def emulate(
         resident: CTAs that run at the same time (132: as on an H200 with one CTA per SM).
         names: names of ranges of dynamic shared memory, (first byte, bytes).
         record: keep a timeline for :mod:`hopwell.emulator.trace`.
+        until_hazard: end a run soon after its first hazard; what it left in memory means nothing.
 
     Raises:
         ProgramError, UnsupportedInstruction, PtxSyntaxError: the PTX cannot be run.
@@ -114,7 +116,17 @@ def emulate(
         for buffer, before in zip(launch.buffers, original, strict=True):
             buffer.array[...] = before
         runs.append(
-            _run(program, launch, Policy.of(seed, landing), hazards, limit, resident, named, record)
+            _run(
+                program,
+                launch,
+                Policy.of(seed, landing),
+                hazards,
+                limit,
+                resident,
+                named,
+                record,
+                until_hazard,
+            )
         )
     return Report(launch.kernel, runs, merge_groups(run.groups for run in runs))
 
@@ -128,13 +140,14 @@ def _run(
     resident: int,
     names: Names,
     record: bool,
+    until_hazard: bool,
 ) -> Run:
 
     checker = Checker(policy.seed) if hazards else NullChecker()
     recorder = _recorder() if record else None
     machine = Machine(
         program, launch, policy, checker, limit=limit, resident=resident, names=names,
-        recorder=recorder,
+        recorder=recorder, until_hazard=until_hazard,
     )  # fmt: skip
     start = time.perf_counter()
     machine.run()

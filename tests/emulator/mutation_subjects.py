@@ -2,7 +2,10 @@
 
 Run as a program it runs every mutant and renews the records (about 20 minutes on two cores):
 
-    python -m tests.emulator.mutation_subjects [SUBJECT ...]
+    python -m tests.emulator.mutation_subjects [--survivors] [SUBJECT ...]
+
+With ``--survivors`` it runs only those that survived: enough where problems or seeds came to the
+end of their lists, or the emulator became stricter.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from hopwell.emulator.mutation_matrix import SURVIVED, Judge, judge, run
 
 ROOT = Path(__file__).parents[2]
 RENEW = "python -m tests.emulator.mutation_subjects"
-#: 0 lands copies early, 1 late; under 3 they land at random and some warps fall far behind. The
-#: first that kills ends the run.
+#: Seed 0 lands copies early, 1 late, 2 and 3 at random; under 3 some warps fall far behind and
+#: waits give up. The first seed that kills ends the run. A kernel's first problem gets all of them,
+#: its others the last.
 SEEDS = (0, 1, 2, 3)
 #: Instructions of one warp, a good ten times what any problem needs.
 LIMIT = 500_000
@@ -89,9 +93,9 @@ class Subject:
     def judge(self) -> Judge:
         """Runs every problem under every seed until one kills."""
         judges = {
-            name: judge(launch, seeds=SEEDS, limit=LIMIT)
-            for name, launch in self.problems.items()
-        }  # fmt: skip
+            name: judge(launch, seeds=SEEDS[-1:] if number else SEEDS, limit=LIMIT)
+            for number, (name, launch) in enumerate(self.problems.items())
+        }
 
         def judged(text: str) -> Outcome:
             for name, one in judges.items():
@@ -106,9 +110,7 @@ class Subject:
         self, chosen: Iterable[Mutant], finished: Callable[[Row], None] = lambda row: None
     ) -> Matrix:
         """Outcomes of some of its mutants."""
-        return run(
-            chosen, self.judge(), self.artifact, processes=2, seconds=300, finished=finished
-        )
+        return run(chosen, self.judge(), self.artifact, processes=2, seconds=300, finished=finished)
 
     def recorded(self) -> Matrix | None:
         """The record, if there is one."""
@@ -125,13 +127,13 @@ class Subject:
 
 
 def _own(causal: bool, variant: str = "") -> Mapping[str, Launch]:
-    from plan_variants import VARIANTS
     from tests.emulator.hopwell_forward import artifact_launch
     from tests.emulator.own_forward import Shape
 
     from hopwell.bench.inputs import draw
     from hopwell.compile import find_or_build
     from hopwell.hopper.plan import forward_plan
+    from plan_variants import VARIANTS
 
     plan = VARIANTS[variant] if variant else forward_plan("bfloat16", (128, 128), causal)
     m, n = plan.tile_m, plan.tile_n
@@ -140,6 +142,8 @@ def _own(causal: bool, variant: str = "") -> Mapping[str, Launch]:
         "four tiles, two key blocks": Shape(1, m, n + 50, 4, 1, 1),
         "two tiles, four key blocks": Shape(1, m + 17, 3 * n + 5, 1, 1, 1),
         "one key block": Shape(1, 2 * m + 70, n - 7, 1, 1, 1),
+        # Counts that are off by one add up from lap to lap until they reach a whole warpgroup.
+        "sixteen tiles": Shape(1, m + 30, n + 20, 8, 1, 1),
     }
     launches = {}
     for name, shape in shapes.items():
@@ -155,8 +159,8 @@ def _flash_attention(causal: bool) -> Mapping[str, Launch]:
     from hopwell.emulator.capture.cute import capture
 
     shapes = {
-        "two tiles, four key blocks": (256, 512, 1),
-        "ragged, three key blocks": (200, 300, 1),
+        "two tiles, ragged, three key blocks": (200, 300, 1),
+        "two tiles, seven key blocks": (256, 896, 1),
         "one key block": (100, 60, 1),
     }
     torch.manual_seed(0)
@@ -199,7 +203,7 @@ def tell(row: Row) -> None:
     )
 
 
-def main(names: list[str]) -> int:
+def main(names: list[str], survivors: bool) -> int:
     """Run all mutants of some subjects, or of all that are there, and write their records."""
     for name in names or SUBJECTS:
         subject = SUBJECTS[name]
@@ -207,7 +211,12 @@ def main(names: list[str]) -> int:
             print(f"{name}: {subject.missing}")
             continue
         started = time.monotonic()
-        matrix = subject.run(subject.mutants(), finished=tell)
+        record = subject.recorded() if survivors else None
+        again = {row.key for row in record.survivors} if record else None
+        chosen = [m for m in subject.mutants() if again is None or m.key in again]
+        matrix = subject.run(chosen, finished=tell)
+        if record:
+            matrix = record.updated(matrix)
         subject.record.parent.mkdir(exist_ok=True)
         matrix.write(subject.record)
         print(matrix.table())
@@ -217,4 +226,5 @@ def main(names: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
-    sys.exit(main(sys.argv[1:]))
+    only = "--survivors"
+    sys.exit(main([name for name in sys.argv[1:] if name != only], only in sys.argv))

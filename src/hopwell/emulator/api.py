@@ -89,6 +89,7 @@ def emulate(
     resident: int = 132,
     names: Names | Mapping[str, tuple[int, int]] | None = None,
     record: bool = False,
+    until_hazard: bool = False,
 ) -> Report:
     """Run a launch on the CPU; its buffers hold the last seed's result afterwards.
 
@@ -102,6 +103,7 @@ def emulate(
         resident: CTAs that run at the same time (132: as on an H200 with one CTA per SM).
         names: names of ranges of dynamic shared memory, (first byte, bytes).
         record: keep a timeline for :mod:`hopwell.emulator.trace`.
+        until_hazard: end a run soon after its first hazard; what it left in memory means nothing.
 
     What raises leaves the buffers as they were before the call.
 
@@ -121,7 +123,11 @@ def emulate(
         for seed in chosen:
             _restore(launch, original)
             policy = Policy.of(seed, landing)
-            runs.append(_run(program, launch, policy, hazards, limit, resident, named, record))
+            runs.append(
+                _run(
+                    program, launch, policy, hazards, limit, resident, named, record, until_hazard
+                )  # fmt: skip
+            )
     except BaseException:
         _restore(launch, original)
         raise
@@ -147,13 +153,14 @@ def _run(
     resident: int,
     names: Names,
     record: bool,
+    until_hazard: bool,
 ) -> Run:
 
     checker = Checker(policy.seed) if hazards else NullChecker()
     recorder = _recorder() if record else None
     machine = Machine(
         program, launch, policy, checker, limit=limit, resident=resident, names=names,
-        recorder=recorder,
+        recorder=recorder, until_hazard=until_hazard,
     )  # fmt: skip
     start = time.perf_counter()
     machine.run()

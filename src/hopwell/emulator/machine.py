@@ -172,6 +172,7 @@ class Machine:
         resident: int = 132,
         names: Names | None = None,
         recorder: Any = None,
+        until_hazard: bool = False,
     ) -> None:
         self.program = program
         self.launch = launch
@@ -180,6 +181,7 @@ class Machine:
         self.limit = limit
         self.resident = resident
         self.recorder = recorder
+        self.until_hazard = until_hazard
         self.names = names or Names()
         self.version = 0
         self.executed = 0
@@ -256,7 +258,8 @@ class Machine:
         with np.errstate(all="ignore"):
             self._start_clusters()
             while self._turn():
-                pass
+                if self.until_hazard and self.checker.groups:
+                    return
             self._finish()
 
     def _turn(self) -> bool:

@@ -106,6 +106,22 @@ class Matrix:
         rows = (dataclasses.replace(r, reason=reasons.get(r.key, r.reason)) for r in self.rows)
         return dataclasses.replace(self, rows=tuple(rows))
 
+    def updated(self, newer: Matrix) -> Matrix:
+        """The same with the rows of a newer matrix of the same artifact in place of its own.
+
+        Raises:
+            InputError: the artifacts differ.
+        """
+        if newer.artifact != self.artifact:
+            raise InputError(
+                "outcomes of mutants",
+                expected=f"those of {self.artifact}",
+                actual=newer.artifact,
+                consequence="They are of other code.",
+            )
+        rows = {row.key: row for row in newer.rows}
+        return dataclasses.replace(self, rows=tuple(rows.get(r.key, r) for r in self.rows))
+
     def table(self) -> str:
         """Mutants by operator and killer, then every survivor with its reason."""
         heads = ["operator", "mutants", *KILLERS, SURVIVED]
@@ -165,7 +181,7 @@ def judge(
     seeds: int | Iterable[int] = 2,
     **options: Any,
 ) -> Judge:
-    """A judge that emulates a launch with other PTX, under one seed after the other until one kills.
+    """A judge that emulates a launch with other PTX, until one of the seeds kills it.
 
     Args:
         launch: the original; it is not touched.
@@ -198,11 +214,10 @@ def judge(
     def judged(text: str) -> Outcome:
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
             mutated = dataclasses.replace(launch.copy(), ptx=text)
-            report = emulate(mutated, seeds=(seed,), **options)
+            report = emulate(mutated, seeds=(seed,), until_hazard=True, **options)
             stuck = any(run.deadlock for run in report.runs)
-            outcome = Outcome(
-                tuple(report.rules), stuck, right=stuck or right(mutated), seed=seed
-            )
+            is_right = bool(stuck or report.rules) or right(mutated)
+            outcome = Outcome(tuple(report.rules), stuck, right=is_right, seed=seed)
             if outcome.killed_by != SURVIVED:
                 return outcome
         return Outcome()

@@ -13,6 +13,8 @@ _QUANTA = (1, 7, 50, 400, 5000)
 _RANKED_FROM = 3
 _CHANGES = 0.01
 """How often the one that goes on falls behind all others."""
+_GIVES_UP = 0.3
+"""How often a wait that may give up does so at once."""
 _SIGNALS = 0.15
 """How often one does that has just signalled: where it matters most if it is slow."""
 
@@ -22,7 +24,8 @@ class Policy:
     """Decisions drawn from one seed, so that a run can be repeated.
 
     Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
-    change now and then: some fall far behind, which an even draw at each turn all but rules out.
+    change now and then, above all after a signal: some fall far behind, which an even draw at each
+    turn all but rules out. Waits that may give up then sometimes do.
 
     Attributes:
         seed: what everything is drawn from.
@@ -64,6 +67,10 @@ class Policy:
     def stops_after_signal(self, who: Hashable) -> bool:
         """Whether one that has just let others go on stops there."""
         return self._ranked and self._fall_behind(who, _SIGNALS)
+
+    def gives_up(self) -> bool:
+        """Whether a wait that may give up, and has to wait, does so at once."""
+        return self._ranked and self._random.random() < _GIVES_UP
 
     @property
     def _ranked(self) -> bool:

@@ -372,8 +372,9 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
 def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
     """9.7.13.15.16 mbarrier.test_wait, try_wait: has the phase of this state or parity completed?
 
-    ``try_wait`` may suspend the thread, so here it waits, and gives up only when nothing else
-    can happen. A parity names the current phase or the one before it, no other.
+    ``try_wait`` may suspend the thread, for a time that the system chooses: here it waits, and
+    gives up when nothing else can happen, or when the policy says so. A parity names the current
+    phase or the one before it, no other.
     """
     blocking = node.modifiers[0] == "try_wait"
     by_parity = "parity" in node.modifiers
@@ -403,7 +404,7 @@ def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
             done = mbarrier.phase > awaited
             if not done:
                 phase = MbarrierPhase(mbarrier, awaited, value if by_parity else None)
-                if blocking and not fragment.timed_out:
+                if blocking and not fragment.timed_out and not warp.machine.policy.gives_up():
                     raise Blocked(phase)
                 fragment.polled = phase
             if done:

@@ -124,9 +124,7 @@ def emulate(
             _restore(launch, original)
             policy = Policy.of(seed, landing)
             runs.append(
-                _run(
-                    program, launch, policy, hazards, limit, resident, named, record, until_hazard
-                )  # fmt: skip
+                _run(program, launch, policy, hazards, limit, resident, named, record, until_hazard)
             )
     except BaseException:
         _restore(launch, original)

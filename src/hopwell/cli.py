@@ -211,7 +211,9 @@ def emulate(
     hazards: Annotated[bool, typer.Option(help="Look for hazards.")] = True,
     names: Annotated[
         Path | None,
-        typer.Option(help="JSON or TOML: ranges of dynamic shared memory, name = [first, bytes]."),
+        typer.Option(
+            help="JSON or TOML: ranges of dynamic shared memory: name, first byte and bytes."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(help="Instructions of one warp that count as an endless loop.", min=1)

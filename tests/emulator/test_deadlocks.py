@@ -117,7 +117,7 @@ def test_one_who_exited_instead_of_arriving() -> None:
         assert "for phase 1 (parity 1)" in finding.words
         assert "CTA (0,0,0) warp 0 exited without the arrival" in finding.words
         assert f"warp 0 at {_line(text, 'once')}" in finding.words
-        assert finding.words.endswith("1 times so far: exited")
+        assert finding.words.endswith("once so far: exited")
 
 
 def test_a_named_barrier_that_a_warp_goes_round() -> None:
@@ -182,3 +182,21 @@ def test_a_lane_that_waits_alone() -> None:
         alone = [f for f in graph.findings if f.waiter.agent == "CTA (0,0,0) warp 0 lane 0"]
         assert len(alone) == 1
         assert str(alone[0].waiter.place).startswith(_line(text, "wait"))
+
+
+def test_lanes_that_wait_for_others_of_their_warp_say_for_which() -> None:
+    text = kernel(
+        """setp.lt.u32 %p1, %x, 7;
+        @%p1 bra A;
+        bar.sync 3;
+        bra B;
+    A:  bar.warp.sync 0xffffffff; // lanes
+    B:
+        """
+    )
+    for graph in _graphs(text):
+        said = {finding.waiter.agent: finding for finding in graph.findings}
+        finding = said["CTA (0,0,0) warp 0 lanes 0x7f"]
+        assert str(finding.waiter.place).startswith(_line(text, "lanes"))
+        assert "for lanes 7-31 of its warp" in finding.words
+        assert finding.cause == "divergent-sync"

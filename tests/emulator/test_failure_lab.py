@@ -14,6 +14,7 @@ from tests.emulator.failure_lab.table import ELSEWHERE, FAULTS, Elsewhere, Fault
 from hopwell.compile.build import build
 from hopwell.emulator.hazards.rules import RULES
 from hopwell.errors import CompileError, PlanError
+from hopwell.hopper.plan import HopperForwardPlan
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.row)
@@ -29,7 +30,7 @@ def test_fault_is_named(fault: Fault) -> None:
     dict.fromkeys(row.plan for row in (*FAULTS, *ELSEWHERE)),
     ids=lambda plan: plan.name,
 )
-def test_control_is_clean(plan: table.HopperForwardPlan) -> None:
+def test_control_is_clean(plan: HopperForwardPlan) -> None:
     """The same problem and seeds, the kernel as it is."""
     result = lab.run(plan)
     assert result.report.rules == []
@@ -37,14 +38,16 @@ def test_control_is_clean(plan: table.HopperForwardPlan) -> None:
     assert result.right
 
 
-@pytest.mark.parametrize("row", [row for row in ELSEWHERE if row.differs], ids=lambda row: row.row)
-def test_fault_is_caught_in_the_artifact(row: Elsewhere, tmp_path: Path) -> None:
-    """The machine finds nothing wrong, and nothing is: the compiled order is not the planned."""
+@pytest.mark.parametrize("row", [row for row in ELSEWHERE if row.edits], ids=lambda row: row.row)
+def test_fault_that_breaks_nothing_here(row: Elsewhere, tmp_path: Path) -> None:
+    """The machine finds nothing wrong, and nothing is; what the compiled kernel shows, a build
+    refuses."""
     result = lab.run(row.plan, row.edits)
     assert result.report.clean
     assert result.right
-    with applied(row.edits), pytest.raises(CompileError, match=row.differs):
-        build(row.plan, tmp_path)
+    if row.differs:
+        with applied(row.edits), pytest.raises(CompileError, match=row.differs):
+            build(row.plan, tmp_path)
 
 
 def test_plans_beyond_the_budget_are_refused() -> None:
@@ -78,6 +81,6 @@ def test_an_edit_lasts_as_long_as_its_block() -> None:
 
     before = fragments.issue
     with applied([Edit("fragments.issue", "    warpgroup.fence()\n")]):
-        assert consumer.issue is fragments.issue
+        assert vars(consumer)["issue"] is fragments.issue
         assert fragments.issue is not before
-    assert consumer.issue is fragments.issue is before
+    assert vars(consumer)["issue"] is fragments.issue is before

@@ -134,8 +134,27 @@ class Outcome:
         if options.trace is not None:
             run = emulation.telling_run(report)
             path = _numbered(options.trace, len(self.launches))
-            trace.write(run.recording, path, kernel=launch.kernel, seed=run.seed)
-            self.traces.append(path)
+            try:
+                trace.write(run.recording, path, kernel=launch.kernel, seed=run.seed)
+                self.traces.append(path)
+            except OSError as error:  # what was found is shown all the same
+                self.failure = f"the timeline was not written: {error}"
+
+    def save(self, launch: Launch, directory: Path | None) -> None:
+        """Write the launch's arrays, each under a name of its own."""
+        if directory is None:
+            return
+        names = Counter[str]()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for buffer in launch.buffers:
+                name = Path(buffer.name).name
+                names[name] += 1
+                path = _numbered(directory / f"{name}.npy", names[name])
+                np.save(path, buffer.array)
+                self.outputs.append(path)
+        except OSError as error:  # what was found is shown all the same
+            self.failure = f"the arrays were not written: {error}"
 
     def to_dict(self) -> Report:
         """As plain values. ``launches`` are of :data:`hopwell.emulator.emulation.SCHEMA`."""
@@ -219,8 +238,7 @@ def run_launch(
     outcome = Outcome(str(target), options)
     launch = Launch.load(target)
     outcome.run(launch, tell)
-    if out is not None:
-        outcome.outputs = _save(launch, out)
+    outcome.save(launch, out)
     return outcome
 
 
@@ -230,7 +248,13 @@ def run_ptx(target: Path, kernel: Kernel, options: Options, tell: Callable[[str]
     Raises:
         InputError: extents or arguments are missing or wrong.
     """
-    text = target.read_text(encoding="utf-8")
+    try:
+        text = target.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "target", expected="PTX, which is text", actual=f"{target} ({error})",
+            consequence="Nothing was run.",
+        ) from error  # fmt: skip
     entry, block = _entry(text, target, kernel)
     given = arguments.parse_arguments(kernel.args)
     names = [
@@ -250,8 +274,7 @@ def run_ptx(target: Path, kernel: Kernel, options: Options, tell: Callable[[str]
     )
     outcome = Outcome(str(target), options)
     outcome.run(launch, tell)
-    if kernel.out is not None:
-        outcome.outputs = _save(launch, kernel.out)
+    outcome.save(launch, kernel.out)
     return outcome
 
 
@@ -279,16 +302,6 @@ def _entry(text: str, target: Path, kernel: Kernel) -> tuple[str, Any]:
             consequence="Nothing was run.",
         )
     return name, arguments.triple([int(n) for n in required], "--block")
-
-
-def _save(launch: Launch, directory: Path) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for buffer in launch.buffers:
-        path = directory / f"{Path(buffer.name).name}.npy"
-        np.save(path, buffer.array)
-        paths.append(path)
-    return paths
 
 
 # -- options that are read from text -------------------------------------------------------

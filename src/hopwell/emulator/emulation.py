@@ -49,7 +49,8 @@ def verdict(report: Report, checked: bool = True) -> str:
     if stuck:
         seeds = ", ".join(str(run.seed) for run in stuck)
         one = "seed" if len(stuck) == 1 else "seeds"
-        found.append(f"deadlock under {one} {seeds}: {stuck[0].deadlock.cause}")
+        cause = stuck[0].deadlock.cause
+        found.append(f"deadlock under {one} {seeds}" + (cause != "deadlock") * f": {cause}")
     told = {"deadlock", *(run.deadlock.cause for run in stuck)} if stuck else set()
     others = [group for group in report.groups if group.rule not in told]
     if others:

@@ -60,19 +60,20 @@ def guarded_registers(
     """``step``, with the checks that its registers need."""
     touched = (op.reads | op.writes) & program.fenced_registers
     if touched and not op.opcode.startswith("wgmma.mma_async"):
-        step = _in_flight(op, step, op.writes & program.fenced_registers)
+        step = _in_flight(op, step, program.fenced_registers)
     if (op.reads | op.writes) & tainted:
         step = _defined(program, op, step, tainted)
     return step
 
 
-def _in_flight(op: DecodedOp, step: Step, written: frozenset[Slot]) -> Step:
-    """Touching a register of a wgmma in flight is a hazard; writing one asks for a fence.
+def _in_flight(op: DecodedOp, step: Step, fenced: frozenset[Slot]) -> Step:
+    """Touching a register of a wgmma in flight is a hazard; any access asks for a fence.
 
     A copy asks for one only where its source did: compilers put copies between a fence and its
     wgmma, and ptxas, which gives both the same register, makes nothing of them.
     """
-    marks = dict.fromkeys(written, op)
+    marks = dict.fromkeys(op.writes & fenced, op)
+    reads = {} if _is_copy(op) else dict.fromkeys(op.reads & fenced, op)
     source, copy = (*op.reads, *op.writes) if _is_copy(op) else (None, None)
 
     def checked(fragment: "Fragment") -> object:
@@ -81,6 +82,8 @@ def _in_flight(op: DecodedOp, step: Step, written: frozenset[Slot]) -> Step:
         if state is not None and (state.accumulators or state.operands):
             check_registers(warp, op)
         result = step(fragment)
+        if reads:
+            (state or state_of(warp)).consulted.update(reads)
         if marks:
             unfenced = (state or state_of(warp)).unfenced
             if copy is None or source in unfenced:

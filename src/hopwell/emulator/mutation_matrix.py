@@ -37,6 +37,8 @@ class Outcome:
         error: what stopped the run, if something did.
         timeout: it did not end within its limit.
         seconds: wall time.
+        seed: the schedule that killed it.
+        problem: what it worked on then, where a judge tries several problems.
     """
 
     rules: tuple[str, ...] = ()
@@ -45,6 +47,8 @@ class Outcome:
     error: str = ""
     timeout: bool = False
     seconds: float = 0.0
+    seed: int | None = None
+    problem: str = ""
 
     @property
     def killed_by(self) -> str:
@@ -101,6 +105,22 @@ class Matrix:
         """The same with reasons by key."""
         rows = (dataclasses.replace(r, reason=reasons.get(r.key, r.reason)) for r in self.rows)
         return dataclasses.replace(self, rows=tuple(rows))
+
+    def updated(self, newer: Matrix) -> Matrix:
+        """The same with the rows of a newer matrix of the same artifact in place of its own.
+
+        Raises:
+            InputError: the artifacts differ.
+        """
+        if newer.artifact != self.artifact:
+            raise InputError(
+                "outcomes of mutants",
+                expected=f"those of {self.artifact}",
+                actual=newer.artifact,
+                consequence="They are of other code.",
+            )
+        rows = {row.key: row for row in newer.rows}
+        return dataclasses.replace(self, rows=tuple(rows.get(r.key, r) for r in self.rows))
 
     def table(self) -> str:
         """Mutants by operator and killer, then every survivor with its reason."""
@@ -161,7 +181,7 @@ def judge(
     seeds: int | Iterable[int] = 2,
     **options: Any,
 ) -> Judge:
-    """A judge that emulates a launch with other PTX.
+    """A judge that emulates a launch with other PTX, until one of the seeds kills it.
 
     Args:
         launch: the original; it is not touched.
@@ -192,18 +212,15 @@ def judge(
             return found == expected
 
     def judged(text: str) -> Outcome:
-        rules: dict[str, None] = {}
-        is_right = True
         for seed in range(seeds) if isinstance(seeds, int) else seeds:
             mutated = dataclasses.replace(launch.copy(), ptx=text)
-            report = emulate(mutated, seeds=(seed,), **options)
-            rules.update(dict.fromkeys(report.rules))
-            if any(run.deadlock for run in report.runs):
-                return Outcome(tuple(rules), deadlock=True)
-            is_right = is_right and right(mutated)
-            if rules:
-                break
-        return Outcome(tuple(rules), right=is_right)
+            report = emulate(mutated, seeds=(seed,), until_hazard=True, **options)
+            stuck = any(run.deadlock for run in report.runs)
+            is_right = bool(stuck or report.rules) or right(mutated)
+            outcome = Outcome(tuple(report.rules), stuck, right=is_right, seed=seed)
+            if outcome.killed_by != SURVIVED:
+                return outcome
+        return Outcome()
 
     return judged
 

@@ -1,19 +1,31 @@
 """When things happen that hardware leaves open: which warp runs, and when copies land."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 Item = TypeVar("Item")
+Agent = TypeVar("Agent")
 Landing = Literal["early", "late", "random"]
 
 _QUANTA = (1, 7, 50, 400, 5000)
+_RANKED_FROM = 3
+_CHANGES = 0.01
+"""How often the one that goes on falls behind all others."""
+_GIVES_UP = 0.3
+"""How often a wait that may give up does so at once."""
+_SIGNALS = 0.15
+"""How often one does that has just signalled: where it matters most if it is slow."""
 
 
 @dataclass
 class Policy:
     """Decisions drawn from one seed, so that a run can be repeated.
+
+    Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
+    change now and then, above all after a signal: some fall far behind, which an even draw at each
+    turn all but rules out. Waits that may give up then sometimes do.
 
     Attributes:
         seed: what everything is drawn from.
@@ -23,6 +35,7 @@ class Policy:
     seed: int
     landing: Landing = "random"
     _random: random.Random = field(init=False, repr=False)
+    _ranks: dict[Hashable, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -39,6 +52,35 @@ class Policy:
     def choose(self, items: Sequence[Item]) -> Item:
         """One of several that could go on."""
         return items[int(self._random.random() * len(items))]
+
+    def next(self, agents: Sequence[Agent], who: Callable[[Agent], Hashable]) -> Agent:
+        """Which of several goes on; ``who`` it belongs to has the rank."""
+        if not self._ranked:
+            return self.choose(agents)
+        ranks, draw = self._ranks, self._random.random
+        for agent in agents:
+            ranks.setdefault(who(agent), draw())
+        chosen = max(agents, key=lambda agent: ranks[who(agent)])
+        self._fall_behind(who(chosen), _CHANGES)
+        return chosen
+
+    def stops_after_signal(self, who: Hashable) -> bool:
+        """Whether one that has just let others go on stops there."""
+        return self._ranked and self._fall_behind(who, _SIGNALS)
+
+    def gives_up(self) -> bool:
+        """Whether a wait that may give up, and has to wait, does so at once."""
+        return self._ranked and self._random.random() < _GIVES_UP
+
+    @property
+    def _ranked(self) -> bool:
+        return self.seed >= _RANKED_FROM and self.seed % 2 == 1
+
+    def _fall_behind(self, who: Hashable, probability: float) -> bool:
+        if self._random.random() >= probability:
+            return False
+        self._ranks[who] = min(self._ranks.values()) - self._random.random()
+        return True
 
     def flip(self) -> bool:
         """Yes or no."""

@@ -18,6 +18,7 @@ from hopwell.emulator.conditions import (
 )
 from hopwell.emulator.deadlock import (
     ClusterWait,
+    LanesWait,
     MbarrierWait,
     MemoryWait,
     NamedBarrierWait,
@@ -136,7 +137,7 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
             for other in warp.fragments
             if other is not fragment
         )
-        return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
+        return LanesWait(_mask(waiting), fragment.lanes.bits), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
 
 

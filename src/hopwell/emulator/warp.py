@@ -215,6 +215,26 @@ class Warp:
             raise Retired
         fragment.lanes, fragment.join = lanes_of(join.arrived), join.outer
 
+    def part(self, fragment: Fragment) -> bool:
+        """Let the lanes that wait for ``fragment`` at a join go on without it; whether any did."""
+        join = fragment.join
+        while join is not None and not join.arrived:
+            join = join.outer
+        if join is None:
+            return False
+        passed, pc, bits = [], join.pc, 0
+        while join is not None and join.pc == pc:  # of a loop, one for each turn that parted lanes
+            passed.append(join)
+            bits |= join.arrived
+            join = join.outer
+        for left in passed:
+            left.expected &= ~bits
+            left.arrived = 0
+        ahead = Fragment(self, lanes_of(bits), pc, join)
+        self.fragments.append(ahead)
+        self.machine.runnable.append(ahead)
+        return True
+
     def drop(self, fragment: Fragment) -> None:
         """Forget a fragment whose lanes went elsewhere."""
         fragment.lanes = EMPTY
@@ -244,6 +264,7 @@ class Warp:
             if arrived and not mask & self.live & ~arrived:
                 self.checker.warp_sync(self.agent, lanes_of(arrived & self.live))
                 self.syncs[mask] = round_ + 1, 0
+        self.cta.lanes_exited(self)
         if not self.live:
             self.cta.warp_exited(self)
         if not rest:

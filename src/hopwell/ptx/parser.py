@@ -258,7 +258,13 @@ class _Parser(DeclarationReader):
     def _directive(self) -> list[Statement]:
         text = self.texts[self.index]
         if text == ".loc":
-            directive, self._source = self.loc()
+            inline = self.tokens.inline(self.index)
+            directive, source = self.loc()
+            if inline:
+                # LLVM counts the lines of inline assembly on from the program's line that holds
+                # it, as if they stood there. All of it belongs to that line, the one before.
+                return []
+            self._source = source
             return [directive]
         if text == ".reg":
             return [self.registers()]

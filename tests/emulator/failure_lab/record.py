@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def entry(fault: Fault) -> dict[str, Any]:
 
 
 def _missing(group: HazardGroup) -> str:
-    return group.example.missing.split("\n")[0]
+    """The missing edge, with files by name: where they lie is no part of the record."""
+    return re.sub(r"/\S*/(?=[\w.]+:\d)", "", group.example.missing)
 
 
 def _line(access: Access | None) -> str | None:

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from tests.emulator.failure_lab.edits import Edit
 from tests.emulator.own_forward import Shape
 
-from hopwell.hopper.plan import HopperForwardPlan, forward_plan
+from hopwell.hopper.plan import (
+    HopperForwardPlan,
+    OutputStorage,
+    PSource,
+    Rescale,
+    forward_plan,
+)
 
 #: Small tiles: few instructions, and all that a plan has: a ring that wraps, turns, a diagonal.
 PLAN = replace(
@@ -22,9 +28,9 @@ PLAN = replace(
     producer_registers=24,
     consumer_registers=240,
 )
-SERIAL = replace(PLAN, overlap=False, rescale="before")
-SHARED_P = replace(PLAN, p_source="shared")
-ALIASED = replace(PLAN, q_stages=1, output_storage="alias_q")
+SERIAL = replace(PLAN, overlap=False, rescale=Rescale.BEFORE)
+SHARED_P = replace(PLAN, p_source=PSource.SHARED)
+ALIASED = replace(PLAN, q_stages=1, output_storage=OutputStorage.ALIAS_Q)
 
 #: Four tiles on one CTA, up to four key blocks in a ring of two stages; the causal diagonal lets
 #: one warpgroup pass over blocks that the other needs, and leaves rows without a key.
@@ -368,22 +374,17 @@ PIPELINE = (
         ),
     ),
     Fault(
-        "the producer's tail is left out",
-        "0x03",
-        "the producer exits after its last copy",
-        "dangling-arrival",
-        edits=(Edit("producer.Producer.run", "ring.wait_empty(ordinal + ahead)", "pass"),),
-    ),
-    Fault(
         "the producer's tail is taken for a payload",
         "0x0E",
-        "the tail arms the full barriers of stages that it does not fill",
-        "dangling-arrival",
+        "after each tile the producer loads one block of K more, which nobody waits for",
+        "stale-phase",
+        follows=_follows("shared-memory-race", "arrival-count", "dangling-copy"),
         edits=(
             Edit(
-                "producer.Producer.run",
-                "ring.wait_empty(ordinal + ahead)",
-                "ring.acquire(ordinal + ahead)",
+                "producer.Producer.walk",
+                "            values.load(ordinal + blocks - 1, Int32(0))",
+                "            values.load(ordinal + blocks - 1, Int32(0))\n"
+                "            keys.load(ordinal + blocks, Int32(0))",
             ),
         ),
         also="Treat producer tail as a dummy payload",
@@ -413,7 +414,7 @@ SCHEDULER = (
         "a turn counts more than 256 participants",
         "0x04",
         "two warpgroups cannot complete a round",
-        "deadlock",
+        "named-barrier-count",
         says="128 of 384 threads",
         edits=(Edit("plan.HopperForwardPlan.named_barriers", "2 * WARPGROUP", "3 * WARPGROUP"),),
     ),
@@ -481,7 +482,7 @@ SCHEDULER = (
         "0x04",
         "V is not waited for: the turn has come",
         "bytes-in-flight",
-        follows=_follows("stage-released-early"),
+        follows=_follows("stage-released-early", "shared-memory-race", "arrival-count", "deadlock"),
         edits=(Edit(_PAIR, "rings.v.wait_full(previous)", "pass"),),
     ),
 )
@@ -551,6 +552,14 @@ OVERLAP = (
 FAULTS = (*TRANSFERS, *PRODUCTS, *REGISTERS, *PIPELINE, *SCHEDULER, *OVERLAP)
 
 ELSEWHERE = (
+    Elsewhere(
+        "the producer's tail is left out",
+        "0x03",
+        "the producer exits after its last copy",
+        "dangling-arrival where CTAs of a cluster arrive on each other's barriers; our CTAs stand "
+        "alone: the last arrivals of a CTA reach barriers that live as long as their senders",
+        edits=(Edit("producer.Producer.run", "ring.wait_empty(ordinal + ahead)", "pass"),),
+    ),
     Elsewhere(
         "the paper's timeline is taken for compiled fact",
         "0x04",

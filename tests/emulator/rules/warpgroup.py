@@ -102,6 +102,28 @@ PRODUCTS = [
         missing="no wgmma.fence",
     ),
     _pair(
+        "missing-wgmma-fence",
+        "after a read",
+        FENCE
+        + PRODUCT
+        + COMMIT
+        + WAIT
+        + "\ncvt.rni.u32.f32 %r7, %f1; // first\n"
+        + f"{{+{FENCE}+}}"
+        + PRODUCT
+        + " // second\n"
+        + COMMIT
+        + WAIT
+        + "\nst.global.u32 [%mine], %r7;\n",
+        missing="no wgmma.fence between the read",
+    ),
+    _pair(
+        "missing-wgmma-fence",
+        "before the first",
+        f"{{+{FENCE}+}}" + PRODUCT + " // seen\n" + COMMIT + WAIT + "\n" + RESULT,
+        missing="no wgmma.fence be",
+    ),
+    _pair(
         "wgmma-divergence",
         "a warp of the warpgroup goes round it",
         "setp.eq.u32 %p3, %warp, 3;\n[-@%p3 bra $round;-]\n"

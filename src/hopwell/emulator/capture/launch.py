@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,6 +59,18 @@ class Buffer:
                 actual=f"strides {self.array.strides} of shape {self.array.shape}",
                 consequence="Addresses inside it are not one range. Pass the memory it is a view "
                 "of.",
+            )
+        if (
+            not self.array.flags.writeable
+            or self.array.dtype.hasobject
+            or not self.array.dtype.isnative
+        ):
+            raise CaptureError(
+                f"buffer {self.name}",
+                expected="memory that can be written, of numbers in this machine's byte order",
+                actual=f"dtype {self.array.dtype.str}"
+                + ("" if self.array.flags.writeable else ", read-only"),
+                consequence="Kernels read and write it in place. Pass a copy.",
             )
 
     @classmethod
@@ -244,6 +257,21 @@ class Launch:
             if buffer is not None
         )
 
+    @property
+    def ranges(self) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+        """The bytes of the buffers by ascending address: buffers that overlap are one range."""
+        left = sorted(self.buffers, key=lambda buffer: (buffer.address, buffer.size))
+        while left:
+            first, *left = left
+            names, base, end = [first.name], first.address, first.address + first.size
+            while left and left[0].address < end:
+                names.append(left[0].name)
+                end = max(end, left[0].address + left.pop(0).size)
+            whole = first.array.reshape(-1).view(np.uint8)
+            if end > base + first.size:
+                whole = Buffer.at("", base, end - base).array
+            yield ", ".join(dict.fromkeys(names)), base, whole
+
     def check_tensor_maps(self) -> None:
         """Check every tensor map among the parameters against the buffers.
 
@@ -356,8 +384,17 @@ class Launch:
         Raises:
             CaptureError: the file is of another format.
         """
-        with np.load(path, allow_pickle=False) as saved:
+        try:
+            saved = np.load(path, allow_pickle=False)
             header = json.loads(str(saved["header"]))
+        except (KeyError, ValueError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise CaptureError(
+                f"saved launch {path}",
+                expected="a file that Launch.save wrote",
+                actual=str(error),
+                consequence="It cannot be read.",
+            ) from error
+        with saved:
             if header["format"] != _FORMAT:
                 raise CaptureError(
                     f"saved launch {path}",

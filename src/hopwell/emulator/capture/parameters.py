@@ -98,13 +98,19 @@ def argument_bytes(entry: Parameter, value: Any) -> bytes:
         if isinstance(value, bytes):
             return value
         if isinstance(value, np.ndarray):
+            if entry.size != 8 or entry.type[0] == "f":
+                raise TypeError("an address is no such value")
             return int(value.ctypes.data).to_bytes(entry.size, "little")
         if isinstance(value, TensorMap):
             return tensor_map.encode(value)
-        if isinstance(value, np.generic):
+        floating = isinstance(value, (float, np.floating))
+        same_kind = floating or entry.type[0] != "f"
+        if isinstance(value, np.generic) and value.nbytes == entry.size and same_kind:
             return value.tobytes()
-        if isinstance(value, float) or entry.type[0] == "f":
+        if entry.type[0] == "f" or (floating and entry.type[0] == "b"):
             return np.array(value, _FLOATS[entry.size]).tobytes()
+        if int(value) != value:
+            raise ValueError("not a whole number")
         return int(value).to_bytes(entry.size, "little", signed=value < 0)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise CaptureError(

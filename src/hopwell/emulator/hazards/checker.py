@@ -379,7 +379,7 @@ class Checker:
                 self._findings.single(
                     a.short or "dangling-copy",
                     a.op.pc,
-                    plain_access(a.warp, a.lanes, a.op, work(a.engine)),
+                    plain_access(a.warp.name, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
                     {},
                 )
@@ -433,8 +433,8 @@ class Checker:
         """A hazard that the machine detected. ``first``: the instruction of the other side."""
         check_rule(rule)
         warp = self._warps[w]
-        other = None if first is None else plain_access(warp, lanes, first, "instruction")
-        second = plain_access(warp, lanes, op, "instruction")
+        second = plain_access(warp.name, lanes, op)
+        other = None if first is None else plain_access("", FULL, first)
         self._findings.single(rule, op.pc, second, missing, facts, other)
 
     @property
@@ -498,7 +498,7 @@ class Checker:
         kept = []
         for member in self._sets[old]:
             first = self._events[member]
-            if event.writes or first.writes:
+            if (event.writes or first.writes) and not morally_strong(first, event):
                 self._ordered(first, event, index, sets, old)
             if not supersedes(event, first, index, sets, old):
                 kept.append(member)

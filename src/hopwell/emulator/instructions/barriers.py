@@ -18,6 +18,7 @@ from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
+from hopwell.emulator.named_barrier import Part
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
 
@@ -62,6 +63,7 @@ def barrier(node: Instruction, bind: Binder) -> Execute:
                 warp.machine.version += 1
         if action == "arrive":
             fragment.token = None
+            warp.machine.signalled(warp)
             return
         if named.round == fragment.token:
             raise Blocked(NamedBarrierRound(named, fragment.token))
@@ -112,29 +114,16 @@ def _arrive(
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
-    here = named.parts.pop(warp, 0) | lanes.bits
+    earlier_part = named.parts.pop(warp, None)
+    here = lanes.bits
+    if earlier_part is not None:
+        here |= earlier_part.bits
+        named.report_part(warp, earlier_part)
     if warp.live & ~here:
-        # A warp counts when its last lane has come; only the unaligned form lets lanes part.
-        named.parts[warp] = here
-        if aligned:
-            checker.report(
-                "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
-                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
-            )  # fmt: skip
+        # A warp counts when its last lane has come, or has exited.
+        named.parts[warp] = Part(here, lanes, op, action, aligned, threads)
         return
-    named.counts.append(threads)
-    named.arrived += 32
-    named.warps.append((warp, action != "arrive", op))
-    named.participants[warp] = op
-    if named.arrived >= named.threads and not any(waits for _, waits, _ in named.warps):
-        checker.report(
-            "named-barrier-divergence", warp.agent, lanes, op, first=named.warps[0][2],
-            barrier=who, missing=f"round {named.round} of {who} is complete by arrivals alone, "
-            "and lets nobody go: who waits there comes too late for it",
-        )  # fmt: skip
-    warp.machine.version += 1
-    if warp.machine.recorder is not None:
-        warp.machine.recorder.named(warp, named, action, op)
+    named.count_warp(warp, Part(here, lanes, op, action, aligned, threads))
 
 
 def _reduction(node: Instruction, bind: Binder, operand: Operand) -> Any:
@@ -383,8 +372,9 @@ def mbarrier_transaction(node: Instruction, bind: Binder) -> Execute:
 def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
     """9.7.13.15.16 mbarrier.test_wait, try_wait: has the phase of this state or parity completed?
 
-    ``try_wait`` may suspend the thread, so here it waits, and gives up only when nothing else
-    can happen. A parity names the current phase or the one before it, no other.
+    ``try_wait`` may suspend the thread, for a time that the system chooses: here it waits, and
+    gives up when nothing else can happen, or when the policy says so. A parity names the current
+    phase or the one before it, no other.
     """
     blocking = node.modifiers[0] == "try_wait"
     by_parity = "parity" in node.modifiers
@@ -414,7 +404,7 @@ def mbarrier_wait(node: Instruction, bind: Binder) -> Execute:
             done = mbarrier.phase > awaited
             if not done:
                 phase = MbarrierPhase(mbarrier, awaited, value if by_parity else None)
-                if blocking and not fragment.timed_out:
+                if blocking and not fragment.timed_out and not warp.machine.policy.gives_up():
                     raise Blocked(phase)
                 fragment.polled = phase
             if done:

@@ -55,7 +55,9 @@ class WgmmaState:
         groups: committed groups with their numbers, oldest first.
         accumulators: registers being accumulated into, and by which instruction.
         operands: registers being read as A.
-        unfenced: registers written since the last ``wgmma.fence``.
+        fenced: whether there was a ``wgmma.fence`` at all.
+        unfenced: registers written since the last one.
+        consulted: registers read since then; only a wgmma that writes them minds.
     """
 
     open: list[Product] = field(default_factory=list)
@@ -63,7 +65,9 @@ class WgmmaState:
     committed: int = 0
     accumulators: dict[Slot, Product] = field(default_factory=dict)
     operands: dict[Slot, Product] = field(default_factory=dict)
+    fenced: bool = False
     unfenced: dict[Slot, DecodedOp] = field(default_factory=dict)
+    consulted: dict[Slot, DecodedOp] = field(default_factory=dict)
 
 
 def state_of(warp: "Warp") -> WgmmaState:
@@ -78,7 +82,10 @@ def wgmma_fence(node: Instruction, bind: Binder) -> Execute:
     """9.7.15.7.1 wgmma.fence: orders register accesses between wgmma and everything else."""
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        state_of(warp).unfenced.clear()
+        state = state_of(warp)
+        state.fenced = True
+        state.unfenced.clear()
+        state.consulted.clear()
 
     return execute
 
@@ -165,22 +172,32 @@ def _check_fence(
     form: wgmma_layout.Form,
     op: DecodedOp,
 ) -> None:
-    """Registers written by other instructions need a ``wgmma.fence`` before they are operands.
+    """9.7.15.7.1: a fence stands before a warpgroup's first wgmma, and between any other access to
+    a register and the wgmma that uses it. Two that only read do not mind each other.
 
     The only accesses that need none are accumulators of the same shape in wgmma's own sequence.
     """
-    if not state.unfenced:
-        return
-    touched = registers & state.unfenced.keys()
-    if touched:
-        slot = max(touched, key=lambda slot: (state.unfenced[slot].pc, slot))
+    if not state.fenced:
+        state.fenced = True
         warp.checker.report(
-            "missing-wgmma-fence", warp.agent, FULL, op, first=state.unfenced[slot],
-            missing="no wgmma.fence between the write of the register and this instruction",
+            "missing-wgmma-fence", warp.agent, FULL, op,
+            missing="no wgmma.fence before the first wgmma of the warpgroup",
+        )  # fmt: skip
+    for uses, earlier, access in (
+        (registers, state.unfenced, "write"),
+        (accumulators, state.consulted, "read"),
+    ):
+        touched = uses & earlier.keys() if earlier else None
+        if not touched:
+            continue
+        slot = max(touched, key=lambda slot: (earlier[slot].pc, slot))
+        warp.checker.report(
+            "missing-wgmma-fence", warp.agent, FULL, op, first=earlier[slot],
+            missing=f"no wgmma.fence between the {access} of the register and this instruction",
             registers=warp.cta.program.names_of(touched),
         )  # fmt: skip
         for slot in touched:
-            del state.unfenced[slot]
+            del earlier[slot]
 
 
 def _read_operands(warp: "Warp", product: Product) -> bool:

@@ -1,0 +1,81 @@
+"""Mutants of our forward and of flash-attn-4's: all killed, or explained one by one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.emulator.mutation_subjects import SUBJECTS, Subject
+from tests.emulator.mutation_survivors import REASONS, SURVIVORS, reasons_of
+
+from hopwell.emulator.mutate import OPERATORS, Mutant
+from hopwell.emulator.mutation_matrix import SURVIVED, Matrix, Row
+
+EVERY = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=lambda subject: subject.name)
+#: Survivors take every problem and seed: of them only so many in a sample.
+SURVIVING = 2
+
+
+def record_of(subject: Subject) -> Matrix:
+    """The record, where it speaks for today's code; otherwise the test is skipped."""
+    reason = subject.missing or subject.stale()
+    if reason is not None:
+        pytest.skip(f"mutants of {subject.title}: {reason}")
+    record = subject.recorded()
+    assert record is not None
+    return record
+
+
+def verdicts(rows: tuple[Row, ...]) -> dict[str, tuple[str, set[str]]]:
+    """What killed each mutant, and the rules that it broke."""
+    return {row.key: (row.outcome.killed_by, set(row.outcome.rules)) for row in rows}
+
+
+def assert_agrees(subject: Subject, chosen: list[Mutant], record: Matrix) -> None:
+    found, recorded = verdicts(subject.run(chosen).rows), verdicts(record.rows)
+    assert found == {mutant.key: recorded[mutant.key] for mutant in chosen}
+
+
+@EVERY
+def test_every_survivor_is_explained(subject: Subject) -> None:
+    record = subject.recorded()
+    if record is None:
+        pytest.skip(f"mutants of {subject.title}: {subject.record.name} is missing")
+    reasons = reasons_of(subject.name)
+    assert set(reasons) == {row.key for row in record.survivors}
+    assert set(reasons.values()) <= set(REASONS)
+    assert record.explained(reasons).unexplained == ()
+
+
+def test_no_explanation_is_idle() -> None:
+    assert set(SURVIVORS) <= set(SUBJECTS)
+    used = {reason for subject in SURVIVORS for reason in SURVIVORS[subject]}
+    assert used == set(REASONS)
+    for reasons in SURVIVORS.values():
+        keys = [key for keys in reasons.values() for key in keys]
+        assert len(keys) == len(set(keys)), "explained twice"
+
+
+@EVERY
+def test_the_record_holds_every_mutant(subject: Subject) -> None:
+    record = record_of(subject)
+    assert [row.key for row in record.rows] == [mutant.key for mutant in subject.mutants()]
+
+
+@EVERY
+@pytest.mark.timeout(300)
+def test_a_sample_agrees_with_the_record(subject: Subject) -> None:
+    """For each operator the mutant in the middle of those killed, and a few survivors."""
+    record = record_of(subject)
+    mutants = {mutant.key: mutant for mutant in subject.mutants()}
+    killed = [row for row in record.rows if row.outcome.killed_by != SURVIVED]
+    by_operator = [[row for row in killed if row.operator == name] for name in OPERATORS]
+    sample = [rows[len(rows) // 2] for rows in by_operator if rows]
+    sample += record.survivors[:: max(1, len(record.survivors) // SURVIVING)][:SURVIVING]
+    assert_agrees(subject, [mutants[row.key] for row in sample], record)
+
+
+@EVERY
+@pytest.mark.emulator_long
+@pytest.mark.timeout(3600)
+def test_every_mutant_agrees_with_the_record(subject: Subject) -> None:
+    record = record_of(subject)
+    assert_agrees(subject, subject.mutants(), record)

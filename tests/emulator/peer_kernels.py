@@ -13,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -295,15 +295,15 @@ def main(names: list[str]) -> int:
     """Run the named cases, by default all, and record them; 1 where one failed."""
     failed, entries = 0, dict(RECORD.entries())
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        runs = {name: pool.submit(entry, name) for name in names or CASES}
-        for name, future in runs.items():
-            error = future.exception()
+        runs = {pool.submit(entry, name): name for name in names or CASES}
+        for future in as_completed(runs):
+            name, error = runs[future], future.exception()
             entries.pop(name, None)
             if error is None:
                 entries[name] = future.result()
             failed += error is not None
             print(name, "recorded" if error is None else f"FAILED: {error!r}", flush=True)
-    RECORD.write(entries)
+            RECORD.write(entries)
     return 1 if failed else 0
 
 

@@ -306,6 +306,11 @@ def test_an_instruction_nobody_registered_says_where_it_stands() -> None:
         build(ptx.parse(text("tex.1d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [%d1, {%r5}];"), "k.ptx"))
 
 
+def test_shared_memory_ends_with_its_last_byte() -> None:
+    _, report = run(".shared .b32 s[5]; ld.volatile.shared.u32 %r1, [s+20]; ret;", seeds=1)
+    assert "out-of-bounds-shared" in report.rules
+
+
 def test_a_call_is_refused_where_it_stands() -> None:
     """As nvcc writes one, in front of which the arguments are stored."""
     module = ".func (.param .b32 r) f(.param .b32 a) { ret; }"

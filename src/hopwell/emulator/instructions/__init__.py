@@ -15,5 +15,6 @@ from hopwell.emulator.instructions import (  # noqa: F401
     memory,
     move,
     remote,
+    tensormap,
     wgmma,
 )

@@ -334,6 +334,11 @@ def _map_at(warp: "Warp", lane: int, address: int) -> Any:
     if place is None:
         return None
     memory, offset = place
+    if memory.region is not None:  # in memory that threads can write: with tensormap.replace
+        where = np.array([offset], np.int64)
+        warp.checker.read(
+            warp.agent, lanes_of(1 << lane), warp.op, memory.region, where, tensor_map.BYTES
+        )
     raw = memory.data[offset : offset + tensor_map.BYTES].tobytes()
     cached = warp.machine.tensor_maps.get(raw)
     if cached is None:

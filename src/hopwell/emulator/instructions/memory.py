@@ -356,7 +356,9 @@ def fence(node: Instruction, bind: Binder) -> Execute:
     modifiers = node.modifiers
     if modifiers[0] == "proxy":
         kind = modifiers[1].partition("::")[0]
-        if kind in ("async", "alias", "tensormap"):
+        if kind == "tensormap":
+            return _tensormap_fence(node)
+        if kind in ("async", "alias"):
             return lambda warp, lanes: warp.checker.proxy_fence(warp.agent, lanes)
         raise bind.fail(f"proxy {modifiers[1]}")
     if modifiers[0] == "mbarrier_init":
@@ -371,6 +373,17 @@ def fence(node: Instruction, bind: Binder) -> Execute:
         )
         scope = next((m for m in modifiers if m in _SCOPES), "gpu")
     return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, semantics, scope)
+
+
+def _tensormap_fence(node: Instruction) -> Execute:
+    """fence.proxy.tensormap::generic.{release,acquire}.scope: also a fence of its direction."""
+    semantics, scope = node.modifiers[2], node.modifiers[3]
+
+    def execute(warp: "Warp", lanes: Lanes) -> None:
+        warp.checker.proxy_fence(warp.agent, lanes)
+        warp.checker.fence(warp.agent, lanes, semantics, scope)
+
+    return execute
 
 
 @effect("cvta")

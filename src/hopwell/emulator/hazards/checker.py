@@ -379,10 +379,7 @@ class Checker:
         if not any(clock.alive for clock in self._mates[warp.cta]):
             self._peers(warp.cta)
             self._prune(warp.cta)
-            open_ = self._open.pop(warp.cta, {})
-            for region in () if open_ else self._shared.pop(warp.cta, ()):
-                region.forget()
-            for a in open_.values():
+            for a in self._open.pop(warp.cta, {}).values():
                 self._findings.single(
                     a.short or "dangling-copy",
                     a.op.pc,
@@ -390,6 +387,11 @@ class Checker:
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
                     {},
                 )
+
+    def forget(self, cta: Cta) -> None:
+        """The CTA's shared memory is gone, and with it everybody who could reach it."""
+        for region in self._shared.pop(cta, ()):
+            region.forget()
 
     def _peers(self, cta: Cta) -> None:
         """Accesses to the shared memory of a CTA that ends, of whose end it was not told."""

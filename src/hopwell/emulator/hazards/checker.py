@@ -379,7 +379,10 @@ class Checker:
         if not any(clock.alive for clock in self._mates[warp.cta]):
             self._peers(warp.cta)
             self._prune(warp.cta)
-            for a in self._open.pop(warp.cta, {}).values():
+            open_ = self._open.pop(warp.cta, {})
+            for region in () if open_ else self._shared.pop(warp.cta, ()):
+                region.forget()
+            for a in open_.values():
                 self._findings.single(
                     a.short or "dangling-copy",
                     a.op.pc,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer.models
-from tests.emulator import evidence, test_snippets
+from tests.emulator import evidence, mutation_tables, test_snippets
 from tests.emulator.failure_lab.table import ELSEWHERE
 from tests.emulator.snippets import record as snippet_record
 from tests.emulator.snippets.library import library
@@ -120,6 +120,7 @@ FAMILIES = {
     "memory": "loads, stores, atomics, fences, addresses",
     "barriers": "named barriers, mbarriers, the cluster barrier, register counts",
     "bulk": "bulk and tensor copies",
+    "tensormap": "tensor maps that a kernel edits",
     "remote": "stores into a peer's shared memory",
     "control": "control flow, and what a warp decides together",
     "matrix": "`mma.sync` and what loads for it",
@@ -135,11 +136,11 @@ def instructions() -> str:
     for name in ("mma", "movmatrix"):
         families["matrix"].append(name)
     pure = sorted(set(COMPUTATIONS) - set(families["matrix"]))
-    assert set(families) == set(FAMILIES), families.keys() ^ FAMILIES.keys()
+    order = [*FAMILIES, *(families.keys() - FAMILIES.keys())]
     rows = [("computations of registers", " ".join(f"`{name}`" for name in pure))]
     rows += [
-        (words, " ".join(f"`{name}`" for name in sorted(families[module])))
-        for module, words in FAMILIES.items()
+        (FAMILIES.get(module, module), " ".join(f"`{name}`" for name in sorted(families[module])))
+        for module in order
     ]
     return table(("family", "instructions"), rows)
 
@@ -149,7 +150,7 @@ def instructions() -> str:
 ABSENT = {
     "tex tld4 txq suld sust sured suq istypep": "textures and surfaces",
     "wmma.load wmma.store wmma.mma": "`wmma`, the older matrix instructions",
-    "tensormap.replace tensormap.cp_fenceproxy": "tensor maps that a kernel edits",
+    "tensormap.cp_fenceproxy": "a tensor map copied with its fence",
     "multimem.ld_reduce multimem.st multimem.red": "memory of several GPUs at one address",
     "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vadd2 vadd4 vabsdiff4": "video instructions",
     "alloca stacksave stackrestore": "a stack of variable size",
@@ -421,6 +422,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "emulator-peers": peers,
     "emulator-lab": failure_lab,
     "emulator-mutations": mutations,
+    "mutations": lambda: mutation_tables.document(table),
     "emulator-sanitizer": sanitizer,
     "emulator-speed": speed,
 }

@@ -173,19 +173,10 @@ def redrawn() -> bytes | None:
         return drawn.read_bytes()
 
 
-def mutations() -> str:
-    """What the records of the mutants say."""
-    sys.path.insert(0, str(ROOT))
-    from tests.emulator.mutation_tables import document
-
-    return document(table)
-
-
 PARTS: dict[str, Callable[[], str]] = {
     **emulator_docs.PARTS,
     "commands": commands,
     "demo": demo,
-    "mutations": mutations,
     "performance": performance,
     "plans": plans,
     "settings": lambda: settings_table() + "\n",

@@ -1,5 +1,7 @@
 """Idioms of CUDA kernels that are right, each beside one that only looks like it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,9 @@ _HEAD = """
 """
 
 
-def run(body: str, *, grid: int = 1, block: int = 64, seeds: int = 6, limit: int = 200_000):
+def run(
+    body: str, *, grid: int = 1, block: int = 64, seeds: int = 6, limit: int = 200_000
+) -> tuple[Any, list[Any]]:
     """The report, and the arrays data, flag and out."""
     arrays = [np.zeros(block, np.int32), np.zeros(1, np.int32), np.zeros(block, np.int32)]
     launch = launch_of(_HEAD + body + "\n}\n", "k", grid, block, arrays)
@@ -69,7 +73,7 @@ SEEN:
         ("bar.sync 0; membar.gl;", "membar.gl; bar.sync 0;"),
     ],
 )
-def test_fences_of_every_thread_around_a_flag_of_one(first, second):
+def test_fences_of_every_thread_around_a_flag_of_one(first: Any, second: Any) -> None:
     report, (_, _, out) = run(handed_over(first, second), grid=2)
     assert report.clean, report.rules
     assert (out == 7).all()
@@ -85,12 +89,12 @@ def test_fences_of_every_thread_around_a_flag_of_one(first, second):
         ("fence.acq_rel.gpu; bar.sync 0;", "bar.sync 0; fence.acq_rel.gpu;"),  # not in SC order
     ],
 )
-def test_fences_that_do_not_reach(first, second):
+def test_fences_that_do_not_reach(first: Any, second: Any) -> None:
     report, _ = run(handed_over(first, second), grid=2)
     assert "global-race" in report.rules
 
 
-def test_fences_without_communication_order_nothing():
+def test_fences_without_communication_order_nothing() -> None:
     body = """
     @%p2 st.global.u32 [%d5], 7;
     membar.gl;
@@ -99,7 +103,7 @@ def test_fences_without_communication_order_nothing():
     assert "global-race" in run(body, grid=2)[0].rules
 
 
-def test_lanes_that_left_are_not_waited_for():
+def test_lanes_that_left_are_not_waited_for() -> None:
     """if (t >= 40) return; __syncthreads(): threads that exited count as arrived."""
     body = """
     setp.ge.u32 %p3, %r1, 40;
@@ -121,7 +125,7 @@ END:
     assert out[:40].tolist() == list(range(39, -1, -1))
 
 
-def test_lanes_that_live_and_stay_away_are_named():
+def test_lanes_that_live_and_stay_away_are_named() -> None:
     body = """
     and.b32 %r3, %r1, 1;
     setp.eq.u32 %p3, %r3, 1;
@@ -139,7 +143,7 @@ ODD:
     assert report.runs[0].deadlock
 
 
-def test_each_lane_takes_a_spin_lock():
+def test_each_lane_takes_a_spin_lock() -> None:
     """while (atomicCAS(lock, 0, 1)); critical section; atomicExch(lock, 0), by all lanes."""
     body = """
 SPIN:
@@ -158,7 +162,7 @@ SPIN:
     assert out[0] == 8
 
 
-def test_what_raises_leaves_the_memory_alone():
+def test_what_raises_leaves_the_memory_alone() -> None:
     body = """
     st.global.u32 [%d5], 7;
     call.uni f;
@@ -191,7 +195,7 @@ _SCALARS = """
 
 @pytest.mark.parametrize("x", [0.5, np.float64(0.5), np.float16(0.5), np.float32(0.5)])
 @pytest.mark.parametrize("n", [3, 3.0, np.int64(3), np.uint8(3)])
-def test_numbers_are_stored_in_the_type_of_the_parameter(x, n):
+def test_numbers_are_stored_in_the_type_of_the_parameter(x: Any, n: Any) -> None:
     out = np.zeros(2, np.float32)
     emulate(launch_of(_SCALARS, "k", 1, 1, [out, x, n]))
     assert out[0] == 0.5
@@ -199,7 +203,7 @@ def test_numbers_are_stored_in_the_type_of_the_parameter(x, n):
 
 
 @pytest.mark.parametrize("n", [3.5, float("nan"), np.zeros(1), np.int64(1 << 40)])
-def test_what_is_no_such_number_is_refused(n):
+def test_what_is_no_such_number_is_refused(n: Any) -> None:
     with pytest.raises(CaptureError, match="n"):
         launch_of(_SCALARS, "k", 1, 1, [np.zeros(2, np.float32), 0.5, n])
 
@@ -209,13 +213,13 @@ def test_what_is_no_such_number_is_refused(n):
     [np.array([1, None]), np.zeros(2, ">f4"), np.frombuffer(bytes(8), np.float32)],
     ids=["objects", "byte order", "read-only"],
 )
-def test_memory_that_no_kernel_may_have_is_refused(array):
+def test_memory_that_no_kernel_may_have_is_refused(array: Any) -> None:
     with pytest.raises(CaptureError, match="copy"):
         launch_of(_SCALARS, "k", 1, 1, [array, 0.5, 3])
 
 
 @pytest.mark.parametrize("options", [{"seeds": 0}, {"seeds": []}, {"limit": 0}, {"resident": 0}])
-def test_what_lets_nothing_run_is_refused(options):
+def test_what_lets_nothing_run_is_refused(options: Any) -> None:
     with pytest.raises(InputError):
         emulate(launch_of(_SCALARS, "k", 1, 1, [np.zeros(2, np.float32), 0.5, 3]), **options)
 
@@ -246,7 +250,7 @@ _WINDOW = """
 
 
 @pytest.mark.parametrize("parts", [slice(8, 12), slice(0, 8), slice(24, 40)])
-def test_arrays_may_lie_in_one_another(parts):
+def test_arrays_may_lie_in_one_another(parts: Any) -> None:
     memory = np.zeros(40, np.int32)
     whole, part = memory[:32], memory[parts]
     report = emulate(launch_of(_WINDOW, "k", 1, 32, [part, whole, -parts.start & 0xFFFFFFFF]))
@@ -254,7 +258,7 @@ def test_arrays_may_lie_in_one_another(parts):
     assert (whole == np.arange(32)).all()
 
 
-def test_a_race_through_two_arrays_of_the_same_memory_is_seen():
+def test_a_race_through_two_arrays_of_the_same_memory_is_seen() -> None:
     memory = np.zeros(72, np.int32)
     report = emulate(launch_of(_WINDOW, "k", 1, 64, [memory[8:], memory[:64], 0]))
     assert {"global-race", "warp-race"} == set(report.rules)

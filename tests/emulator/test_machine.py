@@ -1,5 +1,7 @@
 """The machine itself: divergence, reconvergence, scheduling, special registers, memory spaces."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from tests.emulator.kernel import run, text
 from hopwell import ptx
 from hopwell.emulator.program import ProgramError, build
 from hopwell.emulator.registry import UnsupportedInstruction
-from hopwell.errors import PtxNameError
+from hopwell.errors import CaptureError, PtxNameError
 
 STORE = "st.global.u32 [%mine], %r1;\nret;\n"
 
@@ -311,8 +313,8 @@ def test_shared_memory_ends_with_its_last_byte() -> None:
     assert "out-of-bounds-shared" in report.rules
 
 
-def test_a_call_is_refused_where_it_stands() -> None:
-    """As nvcc writes one, in front of which the arguments are stored."""
+def test_a_call_is_refused_where_it_is_reached() -> None:
+    """As nvcc writes one, with its arguments stored before it; a cold one harms nobody."""
     module = ".func (.param .b32 r) f(.param .b32 a) { ret; }"
     body = """{
         .param .b32 param0, retval0;
@@ -320,8 +322,39 @@ def test_a_call_is_refused_where_it_stands() -> None:
         call.uni (retval0), f, (param0);
         ld.param.b32 %r2, [retval0];
     }"""
-    with pytest.raises(UnsupportedInstruction, match=r"k\.ptx:\d+.*call\.uni"):
-        build(ptx.parse(text(body, module), "k.ptx"))
+    with pytest.raises(UnsupportedInstruction, match=r"<ptx>:\d+.*call\.uni"):
+        run("mov.u32 %r1, 1;" + body + "ret;", module=module)
+    cold = "mov.u32 %r1, 1; setp.eq.u32 %p1, %x, 99; @!%p1 bra warm;" + body + "warm:" + STORE
+    out, report = run(cold, module=module)
+    np.testing.assert_array_equal(out, [1] * 32)
+    assert report.clean
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (dict(block=1025), "1024 threads"),
+        (dict(grid=(1, 70000)), "below"),
+        (dict(grid=17, cluster=17), "16 CTAs"),
+        (dict(shared_bytes=300_000), "232448"),
+        (dict(directives=".maxntid 64", block=128), "maxntid"),
+        (dict(directives=".reqntid 64, 1, 1"), "reqntid"),
+        (dict(directives=".reqnctapercluster 2, 1, 1", grid=2), "reqnctapercluster"),
+    ],
+)
+def test_launches_that_hardware_refuses(options: dict[str, object], what: str) -> None:
+    with pytest.raises(CaptureError, match=what):
+        run("ret;", **options)  # type: ignore[arg-type]
+
+
+def test_memory_does_not_grow_with_the_grid() -> None:
+    """CTAs that are gone are forgotten: 300 of 100 KB each, four at a time."""
+    tracemalloc.start()
+    run("st.shared.u32 [cell], %y; ret;", module=".shared .align 4 .b8 cell[100000];",
+        grid=300, block=1, resident=4, seeds=1)  # fmt: skip
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12e6
 
 
 @pytest.mark.parametrize(

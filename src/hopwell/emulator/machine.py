@@ -502,6 +502,11 @@ class Machine:
         for barrier in cta.shared.barriers.values():
             check_at_exit(barrier, cta, self.checker)
         self._resident -= 1
+        if not any(other.alive for other in cta.cluster.ctas):
+            # What still reads or writes its memory holds it; grids may have millions of CTAs.
+            self.clusters.remove(cta.cluster)
+            for gone in cta.cluster.ctas:
+                self.checker.forget(gone.index)
         self._start_clusters()
 
     def _finish(self) -> None:

@@ -13,10 +13,12 @@ from hopwell.emulator.control_flow import ControlFlow, possibly_undefined
 from hopwell.emulator.decode import DecodedOp, Slot, Slots, Step, bank_of, decode
 from hopwell.emulator.guards import copied_into, guarded_registers, undefined_slice
 from hopwell.emulator.layout import Place, layout_of_module
-from hopwell.emulator.registry import UnsupportedInstruction
 from hopwell.errors import HopwellError, PtxNameError
 from hopwell.ptx import nodes
 from hopwell.ptx.scopes import DeclaredRegister, FlatFunction, Scope, flatten
+
+_OWN = ("local", "param")
+"""Spaces of a body's variables that every lane has for itself; ``.param`` ones pass arguments."""
 
 
 class ProgramError(HopwellError, ValueError):
@@ -134,7 +136,7 @@ class _Names:
     def _place(self, symbol: nodes.Symbol) -> Place:
         # Shared variables of a body were laid out with the module's.
         found = self.scope.variable(symbol.name)
-        if found is not None and found[1].space == "local":
+        if found is not None and found[1].space in _OWN:
             return self.program.locals[found[0], symbol.name]
         place = self.program.parameters.get(symbol.name, self.program.symbols.get(symbol.name))
         if place is None:
@@ -173,24 +175,16 @@ def build(module: nodes.Module, entry: str | None = None) -> Program:
     program = Program(function, module, parameters=parameters)
     program.symbols, program.static_shared = layout_of_module(module, function)
     flat = flatten(function)
-    _refuse_calls(flat)
     _lay_out_locals(program, flat.scopes)
     _decode_all(program, flat)
     _link(program, flat)
     return program
 
 
-def _refuse_calls(flat: FlatFunction) -> None:
-    """Before its arguments, which stand in front of it, fail as names that mean nothing."""
-    for _, node, _ in flat.instructions:
-        if node.name == "call":
-            raise UnsupportedInstruction(node, "only functions that were inlined can be run")
-
-
 def _lay_out_locals(program: Program, scopes: Iterable[Scope]) -> None:
     for scope in scopes:
         for name, variable in scope.variables.items():
-            if variable.space == "local":
+            if variable.space in _OWN:
                 start = program.local_bytes + -program.local_bytes % variable.aligned_bytes
                 program.local_bytes = start + variable.size_bytes
                 program.locals[scope.block, name] = Place("local", start, variable.size_bytes)

@@ -252,8 +252,8 @@ def forms() -> Iterator[Form]:
     yield Form("e5m2", "e5m2", "f32", 8, kind="wide", registers=True)
     # Patterns that do not begin at a multiple of their size, named by a base offset.
     for a, b in (("f16", "f16"), ("tf32", "tf32")):
-        for start, base in (((256, 0), (2, 0)), ((0, 384), (0, 3)), ((640, 128), (5, 1))):
-            yield Form(a, b, "f32", 24, start=start, base=base)
+        for start, late in (((256, 0), (2, 0)), ((0, 384), (0, 3)), ((640, 128), (5, 1))):
+            yield Form(a, b, "f32", 24, start=start, base=late)
             yield Form(a, b, "f32", 24, start=start)
     yield Form("f16", "f16", "f32", 24, "64B", stride=(512, 512), start=(128, 0), base=(1, 0))
     yield Form("f16", "f16", "f32", 24, base=(3, 0))

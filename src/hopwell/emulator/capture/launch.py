@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from hopwell.emulator import tensor_map
 from hopwell.emulator.capture.parameters import (
     Parameter,
     argument_bytes,
+    directives_of,
     pack_parameters,
     parameter_bytes,
     parameters_of,
@@ -27,6 +29,9 @@ from hopwell.emulator.tensor_map import TensorMap
 from hopwell.errors import CaptureError, TensorMapError
 
 Triple = tuple[int, int, int]
+
+#: Limits of compute capability 9.0 (CUDA C++ Programming Guide, "Compute Capabilities").
+_THREADS, _CLUSTER, _SHARED = 1024, 16, 232_448
 
 ADDRESS_BYTES = 8
 #: Along a dimension of this many elements or more no tensor ends. Ragged tensors have such
@@ -148,9 +153,35 @@ class Launch:
                 raise self._error(what, "three positive extents", extents)
         if any(all_ % part for all_, part in zip(self.grid, self.cluster, strict=True)):
             raise self._error("grid", f"a multiple of the cluster {self.cluster}", self.grid)
+        self._check_limits()
         expected = parameter_bytes(self.layout)
         if len(self.parameters) != expected:
             raise self._error("parameters", f"{expected} bytes", f"{len(self.parameters)} bytes")
+
+    def _check_limits(self) -> None:
+        """What the hardware and the kernel's own directives allow (compute capability 9.0)."""
+        threads, ctas = prod(self.block), prod(self.cluster)
+        given = directives_of(self.ptx, self.kernel)
+        limits: list[tuple[str, bool, object, object]] = [
+            ("block", threads <= _THREADS, f"at most {_THREADS} threads", threads),
+            ("grid", self.grid[0] < 2**31 and max(self.grid[1:]) < 2**16,
+             "below 2**31 along x, below 2**16 along y and z", self.grid),
+            ("cluster", ctas <= _CLUSTER, f"at most {_CLUSTER} CTAs", ctas),
+            ("shared_bytes", 0 <= self.shared_bytes <= _SHARED, f"0 to {_SHARED}",
+             self.shared_bytes),
+        ]  # fmt: skip
+        for name, what, actual, exact in (
+            ("reqntid", "block", self.block, True),
+            ("maxntid", "block", self.block, False),
+            ("reqnctapercluster", "cluster", self.cluster, True),
+        ):
+            if name in given:
+                wanted = (*given[name], 1, 1)[:3]
+                fits = actual == wanted if exact else prod(actual) <= prod(wanted)
+                limits.append((what, fits, f"what .{name} says, {wanted}", actual))
+        for what, fits, expected, found in limits:
+            if not fits:
+                raise self._error(what, expected, found)
 
     def _error(self, what: str, expected: object, actual: object) -> CaptureError:
         return CaptureError(

@@ -38,6 +38,21 @@ class Parameter(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
+def directives_of(ptx: str, kernel: str) -> dict[str, tuple[int, ...]]:
+    """The performance directives of an entry function that are integers, such as ``reqntid``."""
+    entry = parse(ptx).function(kernel)
+    return (
+        {}
+        if entry is None
+        else {
+            name: tuple(int(value) for value in values)
+            for name, values in entry.directives.items()
+            if all(isinstance(value, int) for value in values)
+        }
+    )
+
+
+@functools.lru_cache(maxsize=64)
 def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
     """The parameters of an entry function, laid out as PTX has it: each at its alignment.
 

@@ -71,6 +71,8 @@ class Checker:
         self._warps: dict[int, Warp] = {}
         self._mates: dict[Cta, list[WarpClock]] = {}  # the clocks of a CTA's warps
         self._regions: list[Region] = []
+        self._shared: dict[Cta, list[Region]] = {}
+        self._agents: dict[Cta, list[Warp]] = {}
         self._events: dict[int, Event] = {}
         self._next_event = INITIAL + 1
         self._forget_at = _FORGET_AFTER
@@ -92,9 +94,9 @@ class Checker:
         """A warp that starts now; ``lanes`` are those that exist, ``cluster`` names its cluster."""
         number = (len(self._warps) + 1) * WARP_STRIDE
         clock = WarpClock(number, lanes.bits)
-        self._warps[number] = Warp(
-            number, name, cta, cta if cluster is None else cluster, warp_index, clock
-        )
+        warp = Warp(number, name, cta, cta if cluster is None else cluster, warp_index, clock)
+        self._warps[number] = warp
+        self._agents.setdefault(cta, []).append(warp)
         self._mates.setdefault(cta, []).append(clock)
         return number
 
@@ -110,6 +112,8 @@ class Checker:
         """Memory of ``size`` bytes, with annotated ranges."""
         region = Region(name, space, size, cta, initialised, list(names))
         self._regions.append(region)
+        if cta is not None:
+            self._shared.setdefault(cta, []).append(region)
         return region
 
     def column(self, kind: str, key: object, name: str = "") -> int:
@@ -384,12 +388,17 @@ class Checker:
                     {},
                 )
 
+    def forget(self, cta: Cta) -> None:
+        """The CTA's shared memory is gone, and with it everybody who could reach it."""
+        for region in self._shared.pop(cta, ()):
+            region.forget()
+
     def _peers(self, cta: Cta) -> None:
         """Accesses to the shared memory of a CTA that ends, of whose end it was not told."""
-        mates = [warp for warp in self._warps.values() if warp.cta == cta]
-        for region in self._regions:
+        mates = self._agents[cta]
+        for region in self._shared.get(cta, []):
             arrays = region.arrays()
-            if region.cta != cta or arrays[0] is None:
+            if arrays[0] is None:
                 continue
             numbers = set(distinct(arrays[0]))
             if arrays[1] is not None:

@@ -27,10 +27,53 @@ class Reason:
     text: str
 
 
-REASONS: dict[str, Reason] = {}
+REASONS: dict[str, Reason] = {
+    "one copy for all lanes": Reason(
+        EQUIVALENT,
+        "Lanes that agree on every operand of a bulk copy issue one copy: ptxas gives it uniform "
+        "registers, and puts no loop over lanes around it. The barrier gets the same bytes once.",
+    ),
+    "initialised by all lanes": Reason(
+        NOT_MODELLED,
+        "All lanes give the barrier the same state in one instruction, before anybody uses it. PTX "
+        "leaves it undefined to initialise a valid mbarrier again; the emulator lets it pass, and "
+        "what is compiled has uniform operands and happens once.",
+    ),
+    "fence before the CTA's barrier": Reason(
+        NOT_MODELLED,
+        "bar.sync tells every thread of the CTA of the initialisation, and there is no cluster "
+        "that the fence could be for. Whether the unit that counts a copy's bytes needs more than "
+        "bar.sync PTX does not say; Triton's kernels have nothing more, and the emulator asks for "
+        "nothing more.",
+    ),
+    "covered by the other fence": Reason(
+        EQUIVALENT,
+        "Between this fence and the one before it nothing but wgmma touches the registers of the "
+        "products that follow, or what touches them again comes after the next fence: a loop for "
+        "blocks that cross the diagonal runs at most once per tile.",
+    ),
+    "tail of the producer": Reason(
+        EQUIVALENT,
+        "The last waits of the producer keep its CTA alive until every stage is released. Without "
+        "a cluster nobody arrives from another CTA, and shared memory lives until the last warp of "
+        "the CTA exits; after these waits the producer does nothing. One wait more or less, or for "
+        "another phase that completes, changes nothing.",
+    ),
+    "covered by an earlier wait": Reason(
+        EQUIVALENT,
+        "A warpgroup that passes over blocks of K releases them unread. The producer loads in the "
+        "order K of the block, then Q of the tile or V of the block before, and the warpgroup has "
+        "waited for that one just before: when it is there, the stage of K was free and could be "
+        "released again.",
+    ),
+}
 
 #: Subject, reason, mutants.
-SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {}
+SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
+    "own-causal": {
+        "one copy for all lanes": (),
+    },
+}
 
 
 def reasons_of(subject: str) -> dict[str, str]:

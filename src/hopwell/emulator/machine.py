@@ -272,8 +272,8 @@ class Machine:
         ready = [fragment for fragment in self.runnable if not fragment.parked]
         if not ready:
             return self._quiet()
-        chosen = self.policy.next(ready, lambda fragment: fragment.warp.agent)
-        self._run(chosen, self.policy.quantum())
+        chosen = self.policy.next(ready, lambda fragment: fragment.warp.index)
+        self._run(chosen, self.policy.quantum(chosen.warp.index))
         return True
 
     def _wake(self) -> None:
@@ -412,7 +412,7 @@ class Machine:
 
     def signalled(self, warp: Warp) -> None:
         """A warp has let others go on; the policy may stop it there."""
-        if self.policy.stops_after_signal(warp.agent):
+        if self.policy.stops_after_signal(warp.index):
             raise Yield
 
     # -- asynchronous work ---------------------------------------------------------------

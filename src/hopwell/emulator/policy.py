@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, TypeVar
 
 Item = TypeVar("Item")
@@ -25,7 +26,8 @@ class Policy:
 
     Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
     change now and then, above all after a signal: some fall far behind, which an even draw at each
-    turn all but rules out. Waits that may give up then sometimes do.
+    turn all but rules out. One agent, the next for each such seed, goes on only when no other can.
+    Waits that may give up then sometimes do.
 
     Attributes:
         seed: what everything is drawn from.
@@ -45,8 +47,10 @@ class Policy:
         """Seed 0 lands early and seed 1 late, the others at random, unless ``landing`` says."""
         return Policy(seed, landing or {0: "early", 1: "late"}.get(seed, "random"))  # type: ignore[arg-type]
 
-    def quantum(self) -> int:
-        """How many instructions the chosen fragment may run."""
+    def quantum(self, who: Hashable) -> int:
+        """How many instructions the chosen one may run."""
+        if self._ranked and who == self._last:
+            return 1
         return self._random.choice(_QUANTA)
 
     def choose(self, items: Sequence[Item]) -> Item:
@@ -59,7 +63,8 @@ class Policy:
             return self.choose(agents)
         ranks, draw = self._ranks, self._random.random
         for agent in agents:
-            ranks.setdefault(who(agent), draw())
+            if who(agent) not in ranks:
+                ranks[who(agent)] = -inf if who(agent) == self._last else draw()
         chosen = max(agents, key=lambda agent: ranks[who(agent)])
         self._fall_behind(who(chosen), _CHANGES)
         return chosen
@@ -73,13 +78,20 @@ class Policy:
         return self._ranked and self._random.random() < _GIVES_UP
 
     @property
+    def _last(self) -> Hashable:
+        """Who goes on only when no other can; warps go by their index in the CTA."""
+        return (self.seed - _RANKED_FROM) // 2 if self._ranked else None
+
+    @property
     def _ranked(self) -> bool:
         return self.seed >= _RANKED_FROM and self.seed % 2 == 1
 
     def _fall_behind(self, who: Hashable, probability: float) -> bool:
         if self._random.random() >= probability:
             return False
-        self._ranks[who] = min(self._ranks.values()) - self._random.random()
+        if who != self._last:
+            lowest = min((rank for rank in self._ranks.values() if rank > -inf), default=1.0)
+            self._ranks[who] = lowest - self._random.random()
         return True
 
     def flip(self) -> bool:

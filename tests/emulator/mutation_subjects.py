@@ -27,8 +27,8 @@ from hopwell.emulator.mutation_matrix import SURVIVED, Judge, judge, run
 
 ROOT = Path(__file__).parents[2]
 RENEW = "python -m tests.emulator.mutation_subjects"
-#: Seed 0 lands copies early, 1 late, the others at random; under 3 the producer warp goes on only when
-#: no other can, under 11 and 19 the first warp of either group of consumers. The first seed that
+#: Seed 0 lands copies early, 1 late, the others at random; under 3 the producer warp goes on only
+#: when no other can, under 11 and 19 the first warp of either group of consumers. The first seed that
 #: kills ends the run. A kernel's first problem gets all of them, its others a few.
 SEEDS = (0, 1, 2, 3, 11, 19)
 OTHERS = (3, 19)

@@ -1,8 +1,8 @@
 """Why each mutant that nothing killed lives, one by one: names as in the records.
 
 A mutant's name is its operator, the number of the instruction in the kernel, and which of the
-operator's changes of it. A survivor that is not here fails the tests, and so does a name here that
-does not survive.
+operator's changes of it. A survivor that is not here is shown by the tests as not explained, and a
+name here that does not survive fails them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ class Reason:
 
 
 REASONS: dict[str, Reason] = {
-    "one copy for all lanes": Reason(
-        EQUIVALENT,
-        "Lanes that agree on every operand of a bulk copy issue one copy: ptxas gives it uniform "
-        "registers, and puts no loop over lanes around it. The barrier gets the same bytes once.",
-    ),
     "initialised by all lanes": Reason(
         NOT_MODELLED,
         "All lanes give the barrier the same state in one instruction, before anybody uses it. PTX "
@@ -69,11 +64,7 @@ REASONS: dict[str, Reason] = {
 }
 
 #: Subject, reason, mutants.
-SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
-    "own-causal": {
-        "one copy for all lanes": (),
-    },
-}
+SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {}
 
 
 def reasons_of(subject: str) -> dict[str, str]:

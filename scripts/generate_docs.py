@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hopwell.bench import record as records
@@ -27,16 +27,14 @@ from hopwell.hopper.plan import shipped_forward_plans
 from hopwell.settings import settings_table
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # a script's own path is its directory
+from scripts import emulator_docs  # noqa: E402
+from scripts.emulator_docs import table  # noqa: E402
+
 RECORDS = ROOT / "benchmarks" / "records"
 PLOT = ROOT / "docs" / "img" / "forward.svg"
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(.*?)(<!-- end generated -->)", re.S)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
-    return "".join("| " + " | ".join(line) + " |\n" for line in cells)
 
 
 def plans() -> str:
@@ -175,25 +173,19 @@ def redrawn() -> bytes | None:
         return drawn.read_bytes()
 
 
-def mutations() -> str:
-    """What the records of the mutants say."""
-    sys.path.insert(0, str(ROOT))
-    from tests.emulator.mutation_tables import document
-
-    return document(table)
-
-
 PARTS: dict[str, Callable[[], str]] = {
+    **emulator_docs.PARTS,
     "commands": commands,
     "demo": demo,
-    "mutations": mutations,
     "performance": performance,
     "plans": plans,
     "settings": lambda: settings_table() + "\n",
     "support": support,
 }
 #: What differs from run to run and from processor to processor: rounding errors and durations.
-VARIES = re.compile(r"\d\.\d+e[+-]\d+|\d+\.\d+ s\b|\((cache|compiled|wheel),")
+VARIES = re.compile(
+    r"\d\.\d+e[+-]\d+|\d+\.\d+ s\b|\((cache|compiled|wheel),|[\d,]+ warp instructions per second"
+)
 
 
 def stable(text: str) -> str:

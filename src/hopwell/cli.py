@@ -176,9 +176,7 @@ def emulate(
     target: Annotated[
         Path,
         typer.Argument(
-            help="A Python program, a PTX file or a saved launch (.launch).",
-            exists=True,
-            dir_okay=False,
+            help="A Python program, PTX file or saved launch.", exists=True, dir_okay=False
         ),
     ],
     arguments: Annotated[
@@ -213,7 +211,9 @@ def emulate(
     hazards: Annotated[bool, typer.Option(help="Look for hazards.")] = True,
     names: Annotated[
         Path | None,
-        typer.Option(help="JSON or TOML: ranges of dynamic shared memory, name = [first, bytes]."),
+        typer.Option(
+            help="JSON or TOML: ranges of dynamic shared memory: name, first byte and bytes."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(help="Instructions of one warp that count as an endless loop.", min=1)
@@ -227,10 +227,7 @@ def emulate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run compiled kernels on the CPU and name every hazard.
-
-    Status 0: clean. 1: hazards, a deadlock, or an error stopped it. 2: wrong usage.
-    """
+    """Run compiled kernels on the CPU and name every hazard."""
     from hopwell.commands import emulate
     from hopwell.errors import InputError
 

@@ -106,6 +106,10 @@ class PtxSyntaxError(HopwellError, ValueError):
         self.args = (f"{self}\n    {text}\n    {indent}^",)
 
 
+class PtxNameError(HopwellError, ValueError):
+    """A name in PTX that no block around it declares, or that one block declares twice."""
+
+
 class TensorMapError(HopwellError, ValueError):
     """A tensor map breaks a rule of its format, or describes memory outside its buffer."""
 

@@ -16,12 +16,16 @@ from random import Random
 import pytest
 from tests.compile.helpers import TinyPlan
 
+from hopwell.compile import entry, sass, warp_view
 from hopwell.compile import inspect as inspection
 from hopwell.compile import kernel as kernels
-from hopwell.compile import ptx, sass
 from hopwell.compile.artifact import Artifact
+from hopwell.compile.entry import Kernel
 from hopwell.compile.inspect import Actual, MBarriers, NamedBarrier, RegisterTarget, TensorCopies
+from hopwell.compile.warp_view import UNKNOWN, Value, WarpView, reachable
+from hopwell.errors import PtxNameError, PtxSyntaxError
 from hopwell.hopper.plan import forward_plan
+from hopwell.ptx.nodes import Address, Register, Symbol
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +97,24 @@ def test_local_memory_operations_have_these_codes() -> None:
 
 
 def test_reading_imports_no_plan_and_no_kernel() -> None:
-    for module in (inspection, ptx, sass):
+    for module in (inspection, entry, warp_view, sass):
         tree = ast.parse(Path(module.__file__ or "").read_text())
         names = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
         assert not any("hopper" in name or "cutlass" in name for name in names), module
 
 
+_HEAD = ".version 8.8\n.target sm_90a\n.address_size 64\n"
+
+
 @pytest.mark.parametrize("text", ["", ".entry a()\n{\nret;\n}\n.entry b()\n{\nret;\n}\n"])
 def test_ptx_of_no_or_two_kernels_is_refused(text: str, tiny: Artifact) -> None:
     with pytest.raises(ValueError, match="expected one entry"):
-        inspection.inspect(text, tiny.cubin())
+        inspection.inspect(_HEAD + text, tiny.cubin())
+
+
+def test_text_that_is_no_ptx_is_refused(tiny: Artifact) -> None:
+    with pytest.raises(PtxSyntaxError):
+        inspection.inspect("", tiny.cubin())
 
 
 @pytest.mark.parametrize("image", [b"", b"\x7fELF", b"MZ" * 100])
@@ -149,10 +161,12 @@ def test_ptx_cut_anywhere_is_refused(tiny: Artifact) -> None:
         "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1];",
         "sub.s32 %r1, %r2;",
         "neg.s32;",
+        "mov.b32 %r1;",
     ],
 )
 def test_an_instruction_without_its_operands_is_refused(body: str, tiny: Artifact) -> None:
-    text = f".visible .entry k()\n.reqntid 384\n{{\n{body}\n}}\n"
+    registers = ".reg .b32 %r<4>;\n.reg .b64 %rd<4>;"
+    text = f"{_HEAD}.visible .entry k()\n.reqntid 384\n{{\n{registers}\n{body}\n}}\n"
     with pytest.raises(ValueError, match="lacks operands"):
         inspection.inspect(text, tiny.cubin())
 
@@ -160,11 +174,20 @@ def test_an_instruction_without_its_operands_is_refused(body: str, tiny: Artifac
 # -- what one warp computes ----------------------------------------------------------------
 
 
-def _kernel(body: str, threads: int = 384) -> ptx.Kernel:
-    return ptx.Kernel.parse(
-        ".extern .shared .align 1024 .b8 dynamic[];\n.shared .align 4 .b8 static_smem[64];\n"
-        f".visible .entry k(\n.param .b32 k_param_0\n)\n.reqntid {threads}, 1, 1\n{{\n{body}\n}}\n"
+def _kernel(body: str, threads: int = 384) -> Kernel:
+    return Kernel.parse(
+        f"{_HEAD}.extern .shared .align 1024 .b8 dynamic[];\n"
+        ".shared .align 4 .b8 static_smem[64];\n"
+        f".visible .entry k(\n.param .b32 k_param_0\n)\n.reqntid {threads}, 1, 1\n{{\n"
+        ".reg .pred %p<4>, p;\n.reg .b32 %r<100>;\n.reg .f32 %f<4>;\n.reg .b64 %rd<4>;\n"
+        f"{body}\n}}\n"
     )
+
+
+def _value(view: WarpView, name: str) -> Value:
+    """A register's value at the end of the body, or the address of a variable."""
+    operand = Register(name) if name.startswith("%") else Symbol(name)
+    return view.value(operand, view.kernel.instructions[-1].scope)
 
 
 def test_barrier_numbers_are_known_per_warp() -> None:
@@ -186,8 +209,8 @@ $L__BB0_2:
     ret;
     """
     kernel = _kernel(body)
-    views = [ptx.WarpView(kernel, warp) for warp in range(12)]
-    scene = inspection._Scene(kernel, views, [ptx.reachable(view) for view in views])
+    views = [WarpView(kernel, warp) for warp in range(12)]
+    scene = inspection._Scene(kernel, views, [reachable(view) for view in views])
     first, second = tuple(range(4, 8)), tuple(range(8, 12))
     assert inspection._named_barriers(scene) == (
         NamedBarrier(1, 256, first, second),
@@ -209,30 +232,78 @@ def test_what_depends_on_data_is_unknown() -> None:
     add.s32 %r8, %r5, 64;
     ret;
     """
-    view = ptx.WarpView(_kernel(body), 0)
-    assert view.value("%r3") == ptx.Value(8)
-    assert view.value("%r4") == ptx.Value(100, exact=False)
+    view = WarpView(_kernel(body), 0)
+    assert _value(view, "%r3") == Value(8)
+    assert _value(view, "%r4") == Value(100, exact=False)
     for register in ("%r1", "%r5", "%r6", "%r7", "%r99"):
-        assert not view.value(register).exact, register
-    assert view.address("[%r8+8]") == ptx.Value(72, exact=False)
+        assert not _value(view, register).exact, register
+    scope = view.kernel.instructions[-1].scope
+    assert view.address(Address(Register("%r8"), 8), scope) == Value(72, exact=False)
+
+
+def test_only_the_first_result_is_what_an_instruction_computes() -> None:
+    body = """
+    mov.b64 %rd1, 7;
+    mov.b64 {%r1, %r2}, %rd1;
+    setp.lt.s32 %p1|%p2, 1, 2;
+    ret;
+    """
+    view = WarpView(_kernel(body), 0)
+    assert _value(view, "%p1") == Value(1)
+    for register in ("%r1", "%r2", "%p2"):
+        assert not _value(view, register).exact, register
+
+
+def test_a_register_that_accumulates_is_not_what_it_began_with() -> None:
+    mma = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    body = f"mov.b32 %r1, 0;\n{mma} {{%r1, %r2, %r3, %r4}}, %rd1, %rd2, p, 1, 1, 0, 0;\nret;"
+    assert not _value(WarpView(_kernel(body), 0), "%r1").exact
+
+
+def test_blocks_repeat_names() -> None:
+    """Inline assembly brings its own registers and labels, each time the same names."""
+    block = """
+    {{
+    .reg .pred q;
+    setp.eq.s32 q, %r1, {number};
+    @q bra DONE;
+    bar.sync {number}, 384;
+    DONE:
+    }}
+    """
+    body = "mov.u32 %r1, %tid.x;" + block.format(number=0) + block.format(number=32) + "ret;"
+    kernel = _kernel(body)
+    reached = [reachable(WarpView(kernel, warp)) for warp in range(3)]
+    first, second = (p.position for p in kernel.instructions if p.node.name == "bar")
+    assert [first in positions for positions in reached] == [False, True, True]
+    assert [second in positions for positions in reached] == [True, False, True]
+
+
+@pytest.mark.parametrize("body", ["mov.b32 %nowhere, 1;", "@%p9 ret;", "bra nowhere;"])
+def test_a_name_that_nothing_declares_is_refused(body: str) -> None:
+    with pytest.raises(PtxNameError):
+        reachable(WarpView(_kernel(f"{body}\nret;"), 0))
 
 
 @pytest.mark.parametrize(
     ("instruction", "value"),
     [
-        ("shl.b32 %r1, 1, 5", ptx.Value(32)),
-        ("shl.b32 %r1, 1, 99999999999", ptx.Value(0)),
-        ("shl.b32 %r1, 1, -3", ptx.Value(0)),
-        ("shr.u32 %r1, -1, 40", ptx.Value(0)),
-        ("shr.s32 %r1, -8, 40", ptx.Value(-1)),
-        ("add.s32 %r1, 1", ptx.UNKNOWN),
-        ("mad.lo.s32 %r1, 1, 2", ptx.UNKNOWN),
-        ("min.s32 %r1, 3", ptx.UNKNOWN),
-        ("not.pred %r1", ptx.UNKNOWN),
+        ("shl.b32 %r1, 1, 5", Value(32)),
+        ("shl.b32 %r1, 1, 99999999999", Value(0)),
+        ("shl.b32 %r1, 1, -3", Value(0)),
+        ("shr.u32 %r1, -1, 40", Value(0)),
+        ("shr.s32 %r1, -8, 40", Value(-1)),
+        ("add.s32 %r1, 1", UNKNOWN),
+        ("mad.lo.s32 %r1, 1, 2", UNKNOWN),
+        ("min.s32 %r1, 3", UNKNOWN),
+        ("not.b32 %r1", UNKNOWN),
+        ("selp.b32 %r1, 1, 2", UNKNOWN),
+        ("mov.b32 %r07, 5", UNKNOWN),
+        ("mov.b32 %r01, 5", Value(5)),
     ],
 )
-def test_arithmetic_is_that_of_ptx(instruction: str, value: ptx.Value) -> None:
-    assert ptx.WarpView(_kernel(f"{instruction};"), 0).value("%r1") == value
+def test_arithmetic_is_that_of_ptx(instruction: str, value: Value) -> None:
+    assert _value(WarpView(_kernel(f"{instruction};"), 0), "%r1") == value
 
 
 def test_a_cta_has_threads() -> None:
@@ -252,8 +323,8 @@ def test_an_unknown_count_is_none_and_not_a_guess() -> None:
     ret;
     """
     kernel = _kernel(body, threads=32)
-    view = ptx.WarpView(kernel, 0)
-    scene = inspection._Scene(kernel, [view], [ptx.reachable(view)])
+    view = WarpView(kernel, 0)
+    scene = inspection._Scene(kernel, [view], [reachable(view)])
     assert inspection._mbarriers(scene) == (
         MBarriers(0, 1, None, ()),
         MBarriers(8, 1, 3, (None,)),
@@ -265,10 +336,10 @@ def test_an_unknown_count_is_none_and_not_a_guess() -> None:
 
 
 def test_only_dynamic_shared_memory_starts_at_zero(actual: Actual) -> None:
-    view = ptx.WarpView(_kernel("ret;"), 0)
-    assert view.value("dynamic") == ptx.Value(0)
-    assert not view.value("static_smem").exact
-    assert not view.value("other_shmem").exact
+    view = WarpView(_kernel("ret;"), 0)
+    assert _value(view, "dynamic") == Value(0)
+    assert not _value(view, "static_smem").exact
+    assert not _value(view, "other_shmem").exact
     unknown = dataclasses.replace(actual, mbarriers=(MBarriers(24576, 1, 1, (None,)),))
     assert unknown.payload_bytes is None
 
@@ -285,12 +356,7 @@ $L__BB0_2:
     ret;
     """
     kernel = _kernel(body)
-    reached = ptx.reachable(ptx.WarpView(kernel, 0))
-    assert reached == {s.index for s in kernel.statements}
-
-
-def test_operands_are_split_outside_brackets() -> None:
-    assert ptx.split("{%r1, %r2}, [%r3, {%r4}], 1") == ("{%r1, %r2}", "[%r3, {%r4}]", "1")
+    assert reachable(WarpView(kernel, 0)) == set(range(len(kernel.instructions)))
 
 
 def test_an_unfenced_group_and_a_skipped_wait_are_seen() -> None:

@@ -53,7 +53,7 @@ def test_module_runs_and_lists_the_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hopwell", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("demo", "doctor", "plans", "explain", "cache", "bench", "evidence"):
+    for command in ("demo", "doctor", "plans", "explain", "emulate", "cache", "bench", "evidence"):
         assert command in done.stdout
 
 

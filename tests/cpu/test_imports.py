@@ -24,6 +24,11 @@ def _python(code: str) -> str:
         ("import hopwell", ("torch", *HEAVY)),
         ("import hopwell.hopper.plan", ("torch", *HEAVY)),
         ("import hopwell.problem, hopwell.dispatch, hopwell.settings", ("torch", *HEAVY)),
+        ("import hopwell.emulator", ("torch", "numpy", *HEAVY)),
+        (
+            "from hopwell.emulator import Launch, Names, emulate, launch_of, trace",
+            ("torch", "triton", "hopwell.hopper", *HEAVY),
+        ),
         ("import hopwell; hopwell.attention", HEAVY),
         (
             "import hopwell, torch; q = torch.ones(1, 4, 2, 8); hopwell.attention(q, q, q)",
@@ -43,6 +48,18 @@ def test_import_takes_under_300_ms_beyond_torch() -> None:
     )
     # The best of three: what the machine does besides is not what is measured.
     assert min(float(_python(code)) for _ in range(3)) < 0.3
+
+
+def test_public_names_of_the_emulator_resolve() -> None:
+    _python(
+        "import hopwell.emulator as emulator\n"
+        "for name in emulator.__all__:\n"
+        "    assert callable(getattr(emulator, name)), name\n"
+        "    assert name in dir(emulator)\n"
+        "try:\n    emulator.nothing\n"
+        "except AttributeError as error:\n    assert 'nothing' in str(error)\n"
+        "else:\n    raise SystemExit('an unknown name resolved')\n"
+    )
 
 
 def test_public_names_resolve() -> None:

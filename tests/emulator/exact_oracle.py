@@ -72,13 +72,19 @@ def decode(bits: int, name: str) -> Number:
 
 
 def round_to(value: Fraction, name: str, mode: str) -> int:
-    """The encoding of ``value``, not zero, in the mode rn, rz, rm, rp or rna."""
+    """The encoding of ``value``, not zero, in the mode rn, rz, rm, rp or rna.
+
+    With ".ftz" after the mode it is rounded with exponents unbounded, and zero where it is less
+    than the least normal number then.
+    """
+    mode, _, ftz = mode.partition(".")
     form = LAYOUTS[name]
     negative, size = value < 0, abs(value)
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
     if Fraction(2) ** exponent > size:
         exponent -= 1
-    exponent = max(exponent, 1 - form.bias)
+    if not ftz:
+        exponent = max(exponent, 1 - form.bias)
     scaled = size / Fraction(2) ** (exponent - form.mantissa)
     whole = math.floor(scaled)
     rest = scaled - whole
@@ -90,6 +96,8 @@ def round_to(value: Fraction, name: str, mode: str) -> int:
         whole += rest > 0
     # Adding the whole number to the exponent field carries into it where it has to.
     bits = ((exponent + form.bias - 1) << form.mantissa) + whole
+    if bits < 1 << form.mantissa and ftz:
+        bits = 0
     if bits >= form.infinity:
         bits = form.infinity - (mode == "rz" or (mode in ("rm", "rp") and not outwards))
     return bits | (form.sign if negative else 0)
@@ -121,7 +129,7 @@ def fma(a: Number, b: Number, c: Number, name: str, mode: str) -> int:
     if c.kind == "infinite":
         return _infinity(c.negative, name)
     same_sign = product_negative == c.negative
-    exact_zero = product_negative if same_sign else mode == "rm"
+    exact_zero = product_negative if same_sign else mode.startswith("rm")
     return _finish(a.signed * b.signed + c.signed, exact_zero, name, mode)
 
 
@@ -193,6 +201,7 @@ def expected(
     """The bits of ``operation`` on encodings in the format ``name``."""
     if ftz:
         sources = [flush(bits, name) for bits in sources]
+        mode += ".ftz"
     result = OPERATIONS[operation](*[decode(bits, name) for bits in sources], name, mode)
     return flush(result, name) if ftz else result
 

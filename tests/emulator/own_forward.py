@@ -7,16 +7,17 @@ Run as a program it runs the long set and renews its record (about half an hour 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.emulator.evidence import Record
+from tests.emulator.hopwell_forward import artifact_launch
 
 from hopwell.bench import accuracy
 from hopwell.bench.grid import Cell
@@ -25,12 +26,9 @@ from hopwell.compile import find_or_build
 from hopwell.emulator.api import Report, emulate
 from hopwell.emulator.capture import Launch
 from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
-from tests.emulator.hopwell_forward import artifact_launch
 
 ROOT = Path(__file__).parents[2]
-RECORD = Path(__file__).with_name("records") / "own_forward.json"
-RENEW = "python -m tests.emulator.own_forward"
-SCHEMA = 1
+RECORD = Record("own_forward", "python -m tests.emulator.own_forward")
 
 
 @dataclass(frozen=True)
@@ -147,24 +145,9 @@ def artifact_hash(plan: HopperForwardPlan) -> str:
     return find_or_build(plan)[0].manifest.artifact_hash
 
 
-def recorded() -> Mapping[str, Any]:
-    """The record: plan name to what :func:`long_run` gave."""
-    if not RECORD.exists():
-        return {}
-    data = json.loads(RECORD.read_text())
-    assert data["schema"] == SCHEMA, data["schema"]
-    plans: Mapping[str, Any] = data["plans"]
-    return plans
-
-
 def stale(name: str) -> str | None:
     """Why the record does not speak for a plan's code of today, or None where it does."""
-    entry = recorded().get(name)
-    if entry is None:
-        return f"never run: {RENEW}"
-    if entry["artifact"] != artifact_hash(long_plans()[name]):
-        return f"the code has changed since the record: {RENEW}"
-    return None
+    return RECORD.stale(name, artifact_hash(long_plans()[name]))
 
 
 def main() -> int:
@@ -179,9 +162,7 @@ def main() -> int:
                 entries[name] = future.result()
             failed += error is not None
             print(name, "clean" if error is None else f"FAILED: {error}", flush=True)
-    RECORD.parent.mkdir(exist_ok=True)
-    text = json.dumps({"schema": SCHEMA, "plans": entries}, indent=1, sort_keys=True)
-    RECORD.write_text(text + "\n")
+    RECORD.write(entries)
     return 1 if failed else 0
 
 

@@ -107,6 +107,8 @@ def source(fault: str = "") -> str:
     """
     text = _HEAD.replace("CTA_BYTES", str(TILES * BYTES))
     text += "".join(_produce(tile) for tile in range(TILES))
+    # The producer does not leave before every stage is free again.
+    text += "".join(_wait(f"T{tile}", EMPTY + 8 * (tile % STAGES), 1) for tile in range(STAGES))
     text += "    bra DONE;\nCONSUMER:\n"
     text += "".join(_consume(tile, fault) for tile in range(TILES))
     return f"{text}DONE:\n    ret;\n}}\n"

@@ -6,18 +6,17 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests.emulator import pipeline_kernel
+from tests.emulator.pipeline_kernel import DATA, STAGES
 
 from hopwell import cli
 from hopwell.commands.emulate import _folded, parse_seeds
 from hopwell.emulator import Launch
 from hopwell.emulator.arguments import launch_of, parse_arguments, triple
 from hopwell.errors import CaptureError, InputError
-from tests.emulator import pipeline_kernel
-from tests.emulator.pipeline_kernel import DATA, STAGES
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -116,7 +115,8 @@ def test_json_of_a_deadlock_holds_the_wait_for_graph(
     assert not launch["hazards_checked"]
     deadlock = launch["runs"][0]["deadlock"]
     assert deadlock["schema"] == "hopwell.deadlock/1"
-    assert {waiter["agent"] for waiter in deadlock["waiters"]} >= {"CTA (0,0,0) warp 0"}
+    agents = [waiter["agent"] for waiter in deadlock["waiters"]]
+    assert any(agent.startswith("CTA (0,0,0) warp 0") for agent in agents)
 
 
 def test_every_field_of_the_json_is_documented(
@@ -137,9 +137,10 @@ def test_pipelines_and_ledgers_are_printed(run: Run, files: Callable[..., list[o
     assert status == 0
     assert "Pipelines of CTA (0, 0, 0)" in out
     row = next(line for line in out.splitlines() if line.strip().startswith("full[1]"))
-    assert row.split()[1:6] == ["empty[1]", "2", "2", "2", "2"]
+    assert row.split()[1:6] == ["empty[1]", "3", "2", "2", "2"]
+    assert "  full[1] phase 1: x bytes 768..1023" in out.splitlines()
     assert "sync 0" in out
-    assert "1 more CTAs" in out
+    assert "CTAs that are not shown: 1." in out
 
 
 def test_a_timeline_is_written(

@@ -189,8 +189,6 @@ PLAIN = TensorMap("bf16", 0, (64, 64), (128,), (64, 8), (1, 1), swizzle=128)
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"box": (32, 8)}, "128, the swizzle's span"),
-        ({"element": "tf32", "box": (32, 8)}, "bit by bit"),
         ({"interleave": 16}, "interleave"),
     ],
 )

@@ -129,7 +129,7 @@ def test_approximations(name: str, function: str) -> None:
 @pytest.mark.parametrize(
     "opcode",
     ["add.rz.f16", "add.ftz.bf16", "fma.f16", "add.relu.f16", "ex2.approx.bf16", "tanh.f16",
-     "ex2.approx.ftz.f16", "fma.rn.oob.f16",
+     "ex2.approx.ftz.f16", "add.oob.f16",
      "min.sat.f16", "mul.foo.bf16x2", "ex2.approx.relu.f16x2"],
 )  # fmt: skip
 def test_unknown_forms(opcode: str) -> None:

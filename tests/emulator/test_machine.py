@@ -1,5 +1,7 @@
 """The machine itself: divergence, reconvergence, scheduling, special registers, memory spaces."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from tests.emulator.kernel import run, text
 from hopwell import ptx
 from hopwell.emulator.program import ProgramError, build
 from hopwell.emulator.registry import UnsupportedInstruction
+from hopwell.errors import CaptureError, PtxNameError
 
 STORE = "st.global.u32 [%mine], %r1;\nret;\n"
 
@@ -305,12 +308,93 @@ def test_an_instruction_nobody_registered_says_where_it_stands() -> None:
         build(ptx.parse(text("tex.1d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [%d1, {%r5}];"), "k.ptx"))
 
 
+def test_shared_memory_ends_with_its_last_byte() -> None:
+    _, report = run(".shared .b32 s[5]; ld.volatile.shared.u32 %r1, [s+20]; ret;", seeds=1)
+    assert "out-of-bounds-shared" in report.rules
+
+
+def test_a_call_is_refused_where_it_is_reached() -> None:
+    """As nvcc writes one, with its arguments stored before it; a cold one harms nobody."""
+    module = ".func (.param .b32 r) f(.param .b32 a) { ret; }"
+    body = """{
+        .param .b32 param0, retval0;
+        st.param.b32 [param0], %r1;
+        call.uni (retval0), f, (param0);
+        ld.param.b32 %r2, [retval0];
+    }"""
+    with pytest.raises(UnsupportedInstruction, match=r"<ptx>:\d+.*call\.uni"):
+        run("mov.u32 %r1, 1;" + body + "ret;", module=module)
+    cold = "mov.u32 %r1, 1; setp.eq.u32 %p1, %x, 99; @!%p1 bra warm;" + body + "warm:" + STORE
+    out, report = run(cold, module=module)
+    np.testing.assert_array_equal(out, [1] * 32)
+    assert report.clean
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (dict(block=1025), "1024 threads"),
+        (dict(grid=(1, 70000)), "below"),
+        (dict(grid=17, cluster=17), "16 CTAs"),
+        (dict(shared_bytes=300_000), "232448"),
+        (dict(directives=".maxntid 64", block=128), "maxntid"),
+        (dict(directives=".reqntid 64, 1, 1"), "reqntid"),
+        (dict(directives=".reqnctapercluster 2, 1, 1", grid=2), "reqnctapercluster"),
+    ],
+)
+def test_launches_that_hardware_refuses(options: dict[str, object], what: str) -> None:
+    with pytest.raises(CaptureError, match=what):
+        run("ret;", **options)  # type: ignore[arg-type]
+
+
+def test_memory_does_not_grow_with_the_grid() -> None:
+    """CTAs that are gone are forgotten: 300 of 100 KB each, four at a time."""
+    tracemalloc.start()
+    run("st.shared.u32 [cell], %y; ret;", module=".shared .align 4 .b8 cell[100000];",
+        grid=300, block=1, resident=4, seeds=1)  # fmt: skip
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12e6
+
+
 @pytest.mark.parametrize(
     ("body", "what"), [("mov.u32 %nowhere, 1;", "nowhere"), ("bra nowhere;", "nowhere")]
 )
 def test_unknown_names(body: str, what: str) -> None:
-    with pytest.raises(ProgramError, match=what):
+    with pytest.raises(PtxNameError, match=what):
         build(ptx.parse(text(body), "k.ptx"))
+
+
+def test_a_label_declared_twice_is_refused() -> None:
+    with pytest.raises(PtxNameError, match="second one of L"):
+        build(ptx.parse(text("L: bra L;\nL: ret;"), "k.ptx"))
+
+
+def test_a_register_of_several_elements_is_refused() -> None:
+    with pytest.raises(ProgramError, match=r"v, a \.v4"):
+        build(ptx.parse(text(".reg .v4 .b32 v; mov.b32 v.x, 1;"), "k.ptx"))
+
+
+def test_a_block_has_its_own_variables_and_spellings_of_a_register_are_one() -> None:
+    out, report = run(
+        """
+        .local .b32 v;
+        mov.u32 %r2, 1;
+        st.local.u32 [v], %r2;
+        {
+            .local .b32 v, p_more;
+            mov.u32 %r02, 20;
+            st.local.u32 [v], %r2;
+            st.local.u32 [p_more], %r2;
+            ld.local.u32 %r3, [p_more];
+        }
+        ld.local.u32 %r1, [v];
+        add.u32 %r1, %r1, %r003;
+        """
+        + STORE
+    )
+    assert report.clean
+    assert (out == 21).all()
 
 
 def test_an_entry_has_to_be_named_where_there_are_two() -> None:
@@ -365,3 +449,28 @@ def test_any_nest_of_branches_reconverges(shape: object, seed: int) -> None:
     out, report = run(body, seeds=[seed])
     np.testing.assert_array_equal(out, [3200 + value(shape, lane) for lane in range(32)])
     assert report.clean
+
+
+def test_a_branch_to_the_next_instruction_parts_nobody() -> None:
+    out, report = run("setp.lt.u32 %p1, %x, 7;\n@%p1 bra next;\nnext: mov.u32 %r1, %x;\n" + STORE)
+    np.testing.assert_array_equal(out, np.arange(32))
+    assert report.clean
+
+
+def test_a_table_of_branches() -> None:
+    """brx.idx parts the lanes by their index; the vote after it sees all of them again."""
+    body = """
+        and.b32 %r2, %x, 3;
+        $list: .branchtargets zero, one, two, three;
+        brx.idx %r2, $list;
+        zero: mov.u32 %r1, 10; bra meet;
+        one: mov.u32 %r1, 20; bra meet;
+        three: mov.u32 %r1, 40;
+        two: add.u32 %r1, %r1, 1;
+        meet: activemask.b32 %r4; popc.b32 %r4, %r4; mad.lo.u32 %r1, %r4, 100, %r1;
+        """
+    out, report = run("mov.u32 %r1, 30;\n" + body + STORE, seeds=5)
+    np.testing.assert_array_equal(out, np.tile([3210, 3220, 3231, 3241], 8))
+    assert report.clean
+    _, report = run("mov.u32 %r1, 30;\n" + body.replace("%x, 3", "%x, 7") + STORE, seeds=2)
+    assert report.rules == ["trap"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
-
-from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 from tests.emulator import own_forward
+from tests.emulator.hopwell_forward import artifact_launch
+
+from hopwell.bench.inputs import draw
+from hopwell.compile import find_or_build
+from hopwell.emulator.api import emulate
+from hopwell.hopper.plan import HopperForwardPlan, shipped_forward_plans
 
 SHIPPED = pytest.mark.parametrize("plan", shipped_forward_plans(), ids=lambda plan: plan.name)
 #: The two types share all code but the conversions: together they try four schedules.
@@ -36,7 +40,7 @@ def test_long_set_is_recorded(name: str) -> None:
     reason = own_forward.stale(name)
     if reason is not None:
         pytest.skip(f"long set: {reason}")
-    problems = own_forward.recorded()[name]["problems"]
+    problems = own_forward.RECORD.entries()[name]["problems"]
     shapes = own_forward.shapes(own_forward.long_plans()[name])
     seeds = {problem: len(own_forward.long_seeds(problem)) for problem in shapes}
     assert {problem: run["seeds"] for problem, run in problems.items()} == seeds
@@ -47,9 +51,8 @@ def test_a_wrong_result_is_told() -> None:
     plan = shipped_forward_plans()[0]
     shape = own_forward.Shape(1, 16, 16, 1, 1, 1)
     cell = shape.cell(plan)
-    q, k, v = own_forward.draw(cell, seed=1, device="cpu")
-    artifact = own_forward.find_or_build(plan)[0]
-    launch = own_forward.artifact_launch(artifact, q, k, v, cell.scale * 1.02, shape.ctas)
-    own_forward.emulate(launch)
+    q, k, v = draw(cell, seed=1, device="cpu")
+    launch = artifact_launch(find_or_build(plan)[0], q, k, v, cell.scale * 1.02, shape.ctas)
+    emulate(launch)
     with pytest.raises(AssertionError, match="frobenius"):
         own_forward.check(launch, cell, q, k, v)

@@ -253,7 +253,7 @@ def test_blocks_keep_their_own_labels_and_registers(everything: Module) -> None:
 
 def test_a_name_is_a_register_only_where_its_block_is_open() -> None:
     text = """
-    { .reg .b32 x, y2<12>; mov.b32 x, y211; mov.b32 x, y212; }
+    { .reg .b32 x, y<12>; mov.b32 x, y011; mov.b32 x, y12; }
     mov.b64 %rd1, x;
     .reg .b32 x;
     mov.b32 %r1, x;
@@ -303,6 +303,27 @@ def test_source_lines_follow_loc_through_inlined_calls(everything: Module) -> No
     by_register = everything.function("by_register")
     assert by_register is not None
     assert {i.source for i in by_register.instructions()} == {None}
+
+
+def test_inline_assembly_belongs_to_the_line_that_holds_it() -> None:
+    text = """
+    .loc 1 34 12
+    // begin inline asm
+    {
+    .loc 1 36 12
+    LAB_WAIT:
+    mbarrier.try_wait.parity.shared.b64 %p1, [%r1], %r2;
+    .loc 1 37 12
+    @!%p1 bra LAB_WAIT;
+    }
+    // end inline asm
+    mov.b32 %r1, 0;
+    .loc 1 48 0
+    mov.b32 %r2, 0;
+    """
+    code = kernel(parse(f'{HEADER}.entry k()\n{{{text}}}\n.file 1 "a.py"'))
+    lines = [(i.name, i.source.line if i.source else None) for i in code]
+    assert lines == [("mbarrier", 34), ("bra", 34), ("mov", 34), ("mov", 48)]
 
 
 def test_debugging_sections_are_kept(everything: Module) -> None:

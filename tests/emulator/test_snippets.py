@@ -18,23 +18,7 @@ BUDGET = 1_500_000
 
 #: What the emulator refuses, by name, and why. Each is a blind spot that a test run shows.
 NOT_MODELLED = {
-    "half/fma oob.f16": "fma.oob",
-    "half/fma oob.bf16": "fma.oob",
-    "half/fma oob.f16x2": "fma.oob",
-    "half/fma oob.bf16x2": "fma.oob",
-    "warp/branch table": "brx.idx",
     "atomic/compare and swap": "atomics of 128 bits",
-    "matrix/mma.m8n8k16.s32.s8.u8 exact": "mma with eight rows",
-    "matrix/mma.m16n8k256.s32.b1.b1.xor.popc exact": "mma of single bits by xor",
-    "matrix/mma.m8n8k4.f64.f64.f64": "mma of f64",
-    "matrix/mma.m16n8k8.f64.f64.f64": "mma of f64",
-    "matrix/mma.m16n8k16.f64.f64.f64": "mma of f64",
-    "tensor/load tf32": "a copy that rounds to tf32",
-    "tensor/load tf32 nan": "a copy that rounds to tf32",
-    "tensor/load swizzle 32B narrow": "rows narrower than the swizzle's span",
-    "tensor/load swizzle 128B narrow": "rows narrower than the swizzle's span",
-    "tensor/store swizzle 32B narrow": "rows narrower than the swizzle's span",
-    "tensor/store swizzle 128B narrow": "rows narrower than the swizzle's span",
 }
 
 

@@ -197,3 +197,30 @@ def test_a_map_must_stay_inside_its_buffer() -> None:
     for address, extent in ((start, size - 1), (start + 16, size), (start - 64, size)):
         with pytest.raises(TensorMapError, match="inside the buffer"):
             maps.validate(tensor_map, address, extent)
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "value", "changed"),
+    [
+        ("global_address", 0, 0x7F0000000100, {"address": 0x7F0000000100}),
+        ("rank", 0, 1, {"extents": (128, 1000), "strides": (256,), "box": (64, 128),
+                        "element_strides": (1, 1)}),
+        ("elemtype", 0, 6, {"element": "f16"}),
+        ("swizzle_mode", 0, 2, {"swizzle": 64, "box": (32, 128, 1)}),
+        ("fill_mode", 0, 1, {"fill_nan": True}),
+        ("global_dim", 2, 7, {"extents": (128, 1000, 7)}),
+        ("global_stride", 1, (3 << 36) + 64, {"strides": (256, (3 << 36) + 64)}),
+        ("element_stride", 1, 2, {"element_strides": (1, 2, 1)}),
+        ("box_dim", 1, 9, {"box": (64, 9, 1)}),
+    ],
+)  # fmt: skip
+def test_a_replaced_field_is_the_encoded_one(
+    field: str, entry: int, value: int, changed: dict[str, Any]
+) -> None:
+    data = maps.replaced(maps.encode(PLAIN), field, value, entry)
+    if field == "swizzle_mode":
+        data = maps.replaced(data, "box_dim", 32, 0)
+    expected = replace(PLAIN, **changed)
+    assert maps.decode(data) == expected
+    if field != "rank":  # which leaves what lies beyond it
+        assert data == maps.encode(expected)

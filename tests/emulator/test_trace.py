@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_there_is_a_process_for_each_cta_and_a_row_for_each_warp_and_engine(
     assert sorted(processes.values()) == ["CTA (0,0,0)", "CTA (1,0,0)"]
     for process in processes:
         rows = [e for e in named if e["name"] == "thread_name" and e["pid"] == process]
-        assert [e["args"]["name"] for e in rows][0] == "bulk-copy"
+        assert next(e["args"]["name"] for e in rows) == "bulk-copy"
         assert {"warp 0", "warp 1"} <= {e["args"]["name"] for e in rows}
     threads = [e["tid"] for e in named if e["name"] == "thread_name"]
     assert len(set(threads)) == len(threads)
@@ -54,10 +55,11 @@ def test_there_is_a_process_for_each_cta_and_a_row_for_each_warp_and_engine(
 def test_slices_of_a_row_do_not_overlap(document: dict[str, Any]) -> None:
     rows: dict[int, list[Event]] = {}
     for event in of_phase(document, "X"):
-        rows.setdefault(event["tid"], []).append(event)
+        if event["cat"] != "code":  # which lies inside running spans
+            rows.setdefault(event["tid"], []).append(event)
     for slices in rows.values():
         slices.sort(key=lambda event: event["ts"])
-        for event, following in zip(slices, slices[1:], strict=False):
+        for event, following in itertools.pairwise(slices):
             assert event["dur"] > 0
             assert event["ts"] + event["dur"] <= following["ts"]
 
@@ -110,7 +112,8 @@ def test_warpgroups_of_our_forward_take_turns(forward: Recorder) -> None:
     rows = [span.row for span in products(forward)]
     first, second = (f"warpgroup {group} tensor core" for group in (1, 2))
     turn = [first, first, second, second]
-    assert rows == [*sorted(rows[:2]), *(turn * 3), first, second]
+    assert sorted(rows[:2]) == [first, second]
+    assert rows[2:] == [*(turn * 3), first, second]
 
 
 def test_products_of_our_forward_overlap_across_warpgroups(forward: Recorder) -> None:
@@ -131,3 +134,47 @@ def test_loads_of_our_forward_run_ahead_of_their_use(forward: Recorder) -> None:
     blocks = products(forward)
     ahead = [load for load in loads if any(load.start < p.start < load.stop for p in blocks)]
     assert ahead, "no load is in flight while a product is issued"
+
+
+def test_code_of_our_forward_lies_inside_running_spans(forward: Recorder) -> None:
+    running: dict[str, list[Span]] = {}
+    for span in forward.spans:
+        if span.kind == "running":
+            running.setdefault(span.row, []).append(span)
+    code = [span for span in forward.spans if span.kind == "code"]
+    assert {"softmax.py", "ring.py", "producer.py"} <= {s.name.split(":")[0] for s in code}
+    for span in code:
+        assert any(r.start <= span.start and span.stop <= r.stop for r in running[span.row])
+
+
+def test_softmax_of_one_warpgroup_runs_while_the_other_multiplies(forward: Recorder) -> None:
+    """What ping-pong is for: exponentials hide behind the other warpgroup's products."""
+    softmax = [
+        span for span in forward.spans if span.kind == "code" and span.name.startswith("softmax")
+    ]
+    for warp, other in ((4, 2), (8, 1)):
+        row = f"warpgroup {other} tensor core"
+        hidden = [
+            s
+            for s in softmax
+            for product in products(forward)
+            if s.row == f"warp {warp}" and product.row == row
+            if s.start < product.stop and product.start < s.stop
+        ]
+        assert len(hidden) >= 3, f"warp {warp}"
+
+
+def test_slices_of_our_forward_nest_in_the_order_of_the_file(forward: Recorder) -> None:
+    """As Perfetto reads them: by time, then as the file has them; each inside what is open."""
+    events = trace.document(forward, kernel="forward", seed=0)["traceEvents"]
+    depth = 0
+    open_slices: dict[int, list[float]] = {}
+    for event in sorted((e for e in events if e["ph"] == "X"), key=lambda e: float(e["ts"])):
+        ends = open_slices.setdefault(event["tid"], [])
+        while ends and ends[-1] <= event["ts"]:
+            ends.pop()
+        end = event["ts"] + event["dur"]
+        assert not ends or end <= ends[-1], event
+        ends.append(end)
+        depth = max(depth, len(ends))
+    assert depth == 2

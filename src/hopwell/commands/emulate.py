@@ -32,13 +32,17 @@ from hopwell.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hopwell.emulator.pipelines import Ledger
+    from hopwell.emulator.pipelines import Ledger, Pipeline
     from hopwell.emulator.policy import Landing
+    from hopwell.emulator.recorder import Recorder
 
 SCHEMA = "hopwell.emulate/1"
 
 _SHOWN_CTAS = 1
 """CTAs of which pipelines and ledgers are printed; the JSON has all."""
+
+_SHOWN_PHASES = 4
+"""Phases of each stage whose payloads are printed."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,27 @@ class Outcome:
         if options.trace is not None:
             run = emulation.telling_run(report)
             path = _numbered(options.trace, len(self.launches))
-            trace.write(run.recording, path, kernel=launch.kernel, seed=run.seed)
-            self.traces.append(path)
+            try:
+                trace.write(run.recording, path, kernel=launch.kernel, seed=run.seed)
+                self.traces.append(path)
+            except OSError as error:  # what was found is shown all the same
+                self.failure = f"the timeline was not written: {error}"
+
+    def save(self, launch: Launch, directory: Path | None) -> None:
+        """Write the launch's arrays, each under a name of its own."""
+        if directory is None:
+            return
+        names = Counter[str]()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for buffer in launch.buffers:
+                name = Path(buffer.name).name
+                names[name] += 1
+                path = _numbered(directory / f"{name}.npy", names[name])
+                np.save(path, buffer.array)
+                self.outputs.append(path)
+        except OSError as error:  # what was found is shown all the same
+            self.failure = f"the arrays were not written: {error}"
 
     def to_dict(self) -> Report:
         """As plain values. ``launches`` are of :data:`hopwell.emulator.emulation.SCHEMA`."""
@@ -215,8 +238,7 @@ def run_launch(
     outcome = Outcome(str(target), options)
     launch = Launch.load(target)
     outcome.run(launch, tell)
-    if out is not None:
-        outcome.outputs = _save(launch, out)
+    outcome.save(launch, out)
     return outcome
 
 
@@ -226,7 +248,13 @@ def run_ptx(target: Path, kernel: Kernel, options: Options, tell: Callable[[str]
     Raises:
         InputError: extents or arguments are missing or wrong.
     """
-    text = target.read_text(encoding="utf-8")
+    try:
+        text = target.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "target", expected="PTX, which is text", actual=f"{target} ({error})",
+            consequence="Nothing was run.",
+        ) from error  # fmt: skip
     entry, block = _entry(text, target, kernel)
     given = arguments.parse_arguments(kernel.args)
     names = [
@@ -246,8 +274,7 @@ def run_ptx(target: Path, kernel: Kernel, options: Options, tell: Callable[[str]
     )
     outcome = Outcome(str(target), options)
     outcome.run(launch, tell)
-    if kernel.out is not None:
-        outcome.outputs = _save(launch, kernel.out)
+    outcome.save(launch, kernel.out)
     return outcome
 
 
@@ -275,16 +302,6 @@ def _entry(text: str, target: Path, kernel: Kernel) -> tuple[str, Any]:
             consequence="Nothing was run.",
         )
     return name, arguments.triple([int(n) for n in required], "--block")
-
-
-def _save(launch: Launch, directory: Path) -> list[Path]:
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for buffer in launch.buffers:
-        path = directory / f"{Path(buffer.name).name}.npy"
-        np.save(path, buffer.array)
-        paths.append(path)
-    return paths
 
 
 # -- options that are read from text -------------------------------------------------------
@@ -400,35 +417,49 @@ def _render_deadlocks(report: Emulation, console: Console) -> None:
                 console.print(line, soft_wrap=True)
 
 
-def _render_pipelines(recording: Any, console: Console) -> None:
+def _render_pipelines(recording: Recorder, console: Console) -> None:
     found = recording.pipelines.pipelines
     ctas = list(dict.fromkeys(pipeline.full.cta for pipeline in found))
     shown = set(ctas[:_SHOWN_CTAS])
-    rows = [
-        (
-            pipeline.full.name,
-            None if pipeline.empty is None else pipeline.empty.name,
-            *pipeline.counts.values(),
-            _payloads([payload.what for payload in pipeline.full.payloads]),
-        )
-        for pipeline in found
-        if pipeline.full.cta in shown
-    ]
-    if rows:
-        columns = ("full", "empty", "acquire", "commit", "wait", "release", "payloads")
+    mine = [pipeline for pipeline in found if pipeline.full.cta in shown]
+    if mine:
+        columns = ("full", "empty", "acquire", "commit", "wait", "release")
+        rows = [
+            (
+                _short(pipeline.full.name),
+                None if pipeline.empty is None else _short(pipeline.empty.name),
+                *pipeline.counts.values(),
+            )
+            for pipeline in mine
+        ]
         console.print()
         console.print(table(f"Pipelines of CTA {_extents(ctas[0])}", columns, rows))
+        for pipeline in mine:
+            _render_payloads(pipeline, console)
     others = [stage for stage in recording.pipelines.others if not shown or stage.cta in shown]
     if others:
-        counts = [(stage.name, stage.arrivals, stage.waits, stage.phases) for stage in others]
+        counts = [(_short(s.name), s.arrivals, s.waits, s.phases) for s in others]
+        console.print()
         console.print(table("Other mbarriers", ("name", "arrivals", "waits", "phases"), counts))
     if len(ctas) > _SHOWN_CTAS:
-        console.print(f"{len(ctas) - _SHOWN_CTAS} more CTAs: see --json.")
+        console.print(f"CTAs that are not shown: {len(ctas) - _SHOWN_CTAS}. The JSON has them.")
 
 
-def _payloads(what: Sequence[str], limit: int = 4) -> str:
-    shown = ", ".join(what[:limit])
-    return shown if len(what) <= limit else f"{shown} and {len(what) - limit} more"
+def _render_payloads(pipeline: Pipeline, console: Console) -> None:
+    """What each phase of a stage brought."""
+    phases: dict[int, list[str]] = {}
+    for payload in pipeline.full.payloads:
+        phases.setdefault(payload.phase, []).append(payload.what)
+    for phase, what in list(phases.items())[:_SHOWN_PHASES]:
+        line = f"  {_short(pipeline.full.name)} phase {phase}: {', '.join(what)}"
+        console.print(line, soft_wrap=True)
+    if len(phases) > _SHOWN_PHASES:
+        console.print(f"  and of {len(phases) - _SHOWN_PHASES} further phases")
+
+
+def _short(name: str) -> str:
+    """A barrier without a name is known by its place."""
+    return name.removeprefix("mbarrier at ")
 
 
 def _render_ledgers(ledgers: Sequence[Ledger], console: Console) -> None:

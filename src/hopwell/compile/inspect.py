@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hopwell.compile import sass
-from hopwell.compile.ptx import WARP, Kernel, Statement, WarpView, reachable
+from hopwell.compile.entry import Kernel, address, operand
+from hopwell.compile.warp_view import WARP, WarpView, reachable
+from hopwell.ptx.nodes import Immediate, Instruction, Register, Special, Vector
+from hopwell.ptx.scopes import DeclaredRegister, Placed
 
 #: Compute capability 9.0 (CUDA C++ Programming Guide, technical specifications).
 SHARED_BYTES_PER_SM = 228 * 1024
@@ -195,33 +198,33 @@ class _Scene:
     views: list[WarpView]
     reach: list[set[int]]
 
-    def select(self, *prefixes: str) -> list[Statement]:
-        return [s for s in self.kernel.statements if s.starts(prefixes)]
+    def select(self, *prefixes: str) -> list[Placed]:
+        """Instructions whose opcodes start so."""
+        return [p for p in self.kernel.instructions if p.node.opcode.startswith(prefixes)]
 
-    def warps(self, statement: Statement) -> tuple[int, ...]:
-        """Warps that may execute a statement."""
-        return tuple(w for w, indices in enumerate(self.reach) if statement.index in indices)
+    def warps(self, placed: Placed) -> tuple[int, ...]:
+        """Warps that may execute an instruction."""
+        return tuple(w for w, positions in enumerate(self.reach) if placed.position in positions)
 
-    def address(self, statement: Statement, operand: str) -> int:
-        """Known part of an address, as the first warp that gets there computes it."""
-        warps = self.warps(statement)
-        return self.views[warps[0] if warps else 0].address(operand).constant
+    def address(self, placed: Placed, position: int) -> int:
+        """Known part of one of the addresses, as the first warp that gets there computes it."""
+        warps = self.warps(placed)
+        view = self.views[warps[0] if warps else 0]
+        return view.address(address(placed.node, position), placed.scope).constant
+
+    def value(self, placed: Placed, position: int, warp: int = 0) -> int | None:
+        """An operand's value in a warp, or None."""
+        return self.views[warp].value(operand(placed.node, position), placed.scope).known
 
 
 # -- barriers ------------------------------------------------------------------------------
 
 
 def _mbarriers(scene: _Scene) -> tuple[MBarriers, ...]:
-    view = scene.views[0]
-    arrivals = {
-        scene.address(s, s.operand(0)): view.value(s.operand(1)).known
-        for s in scene.select("mbarrier.init")
-    }
+    arrivals = {scene.address(p, 0): scene.value(p, 1) for p in scene.select("mbarrier.init")}
     armed: dict[int, set[int | None]] = {}
-    for s in scene.select("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
-        barrier = s.operand(0, among="[")
-        size = view.value(s.operand(-1)).known
-        armed.setdefault(scene.address(s, barrier), set()).add(size)
+    for p in scene.select("mbarrier.arrive.expect_tx", "mbarrier.expect_tx"):
+        armed.setdefault(scene.address(p, 0), set()).add(scene.value(p, -1))
     runs: list[tuple[int, int, int | None]] = []
     for offset, count in sorted(arrivals.items()):
         if runs:
@@ -244,14 +247,13 @@ def _unknown_last(value: int | None) -> tuple[bool, int]:
 def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
     waiting: dict[tuple[int | None, int | None], set[int]] = {}
     arriving: dict[tuple[int | None, int | None], set[int]] = {}
-    for s in scene.select("bar.", "barrier.sync", "barrier.arrive", "barrier.cta"):
-        side = arriving if ".arrive" in s.opcode else waiting
-        for warp in scene.warps(s):
-            view = scene.views[warp]
-            number = view.value(s.operand(0)).known
+    for p in scene.select("bar.", "barrier.sync", "barrier.arrive", "barrier.cta"):
+        side = arriving if "arrive" in p.node.modifiers else waiting
+        for warp in scene.warps(p):
+            number = scene.value(p, 0, warp)
             threads = scene.kernel.required_threads
-            if len(s.operands) > 1:
-                threads = view.value(s.operand(1)).known
+            if len(p.node.operands) > 1:
+                threads = scene.value(p, 1, warp)
             side.setdefault((number, threads), set()).add(warp)
     return tuple(
         NamedBarrier(
@@ -272,13 +274,12 @@ def _named_barriers(scene: _Scene) -> tuple[NamedBarrier, ...]:
 def _tensor_copies(scene: _Scene) -> tuple[TensorCopies, ...]:
     loads: dict[int, list[int]] = {}
     stores: list[int] = []
-    for s in scene.select("cp.async.bulk.tensor."):
+    for p in scene.select("cp.async.bulk.tensor."):
         # A load: [shared], [map, {coordinates}], [barrier]. A store has the map first.
-        if ".mbarrier::complete_tx" in s.opcode:
-            target, barrier = (scene.address(s, s.operand(i, among="[")) for i in (0, 2))
-            loads.setdefault(barrier, []).append(target)
+        if ".mbarrier::complete_tx" in p.node.opcode:
+            loads.setdefault(scene.address(p, 2), []).append(scene.address(p, 0))
         else:
-            stores.append(scene.address(s, s.operand(1, among="[")))
+            stores.append(scene.address(p, 1))
     found = [TensorCopies(min(to), barrier, len(to)) for barrier, to in sorted(loads.items())]
     if stores:
         found.append(TensorCopies(min(stores), None, len(stores)))
@@ -287,8 +288,15 @@ def _tensor_copies(scene: _Scene) -> tuple[TensorCopies, ...]:
 
 def _register_targets(scene: _Scene) -> tuple[RegisterTarget, ...]:
     return tuple(
-        RegisterTarget(int(s.operand(0)), scene.warps(s)) for s in scene.select("setmaxnreg.")
+        RegisterTarget(_constant(p.node, 0), scene.warps(p)) for p in scene.select("setmaxnreg.")
     )
+
+
+def _constant(node: Instruction, position: int) -> int:
+    found = operand(node, position)
+    if not isinstance(found, Immediate) or not isinstance(found.value, int):
+        raise ValueError(f"{node.location}: {node.opcode} takes a constant integer, not {found}")
+    return found.value
 
 
 def _ctas_per_sm(threads: int | None, registers: int, shared: int | None) -> int | None:
@@ -326,29 +334,31 @@ class _WgmmaOrder:
         group: Counter[str] = Counter()
         types: set[str] = set()
         fenced, unfenced, multiplies, between = False, 0, 0, 0
-        for s in kernel.statements:
-            if s.starts("wgmma.fence"):
+        for _, node, _ in kernel.instructions:
+            opcode = node.opcode
+            if opcode.startswith("wgmma.fence"):
                 fenced = True
-            elif s.starts("wgmma.mma_async"):
-                found = _SHAPE.search(s.opcode)
+            elif opcode.startswith("wgmma.mma_async"):
+                found = _SHAPE.search(opcode)
                 if found is None:
-                    raise ValueError(f"unknown warpgroup MMA: {s.opcode}")
+                    raise ValueError(f"unknown warpgroup MMA: {opcode}")
                 if not group:
                     unfenced += not fenced
                     multiplies = max(multiplies, between if events else 0)
-                source = "registers" if s.operand(1).startswith("{") else "shared"
+                source = "registers" if isinstance(operand(node, 1), Vector) else "shared"
                 group[f"{found.group(1)}/{source}"] += 1
                 types.add(found.group(2))
-            elif s.starts("wgmma.commit_group"):
+            elif opcode.startswith("wgmma.commit_group"):
                 events += [f"{kind}*{steps}" for kind, steps in group.items()] or ["nothing"]
                 group.clear()
                 fenced, between = False, 0
-            elif s.starts("wgmma.wait_group"):
-                events.append(f"wait {s.operand(0)}")
-                if s.operand(0) == "0":
+            elif opcode.startswith("wgmma.wait_group"):
+                left = _constant(node, 0)
+                events.append(f"wait {left}")
+                if left == 0:
                     phases.append(" | ".join(events))
                     events = []
-            elif s.starts("mul") and ".f32" in s.opcode:
+            elif node.name == "mul" and "f32" in node.modifiers:
                 between += 1
         distinct = tuple(dict.fromkeys(phases))
         return cls(distinct, "+".join(sorted(types)), unfenced, multiplies)
@@ -356,12 +366,20 @@ class _WgmmaOrder:
 
 def _mirrors_cta(kernel: Kernel) -> bool:
     """Whether the CTA's number is ever subtracted: some tiles are visited in reverse order."""
-    copies = {"%ctaid.x"}
-    for s in kernel.statements:
-        if s.starts("mov") and len(s.operands) == 2 and s.operands[1] in copies:
-            copies.add(s.operands[0])
+    copies: set[DeclaredRegister] = set()
+
+    def is_copy(placed: Placed, position: int) -> bool:
+        found = operand(placed.node, position)
+        if isinstance(found, Register):
+            return placed.scope.register(found) in copies
+        return found == Special("%ctaid.x")
+
+    for p in kernel.instructions:
+        name, result = p.node.name, p.node.operands[:1]
+        if name == "mov" and is_copy(p, 1) and isinstance(result[0], Register):
+            copies.add(p.scope.register(result[0]))
     return any(
-        (s.starts(("not.", "neg.")) and s.operand(1) in copies)
-        or (s.starts("sub.") and s.operand(2) in copies)
-        for s in kernel.statements
+        (p.node.name in ("not", "neg") and is_copy(p, 1))
+        or (p.node.name == "sub" and is_copy(p, 2))
+        for p in kernel.instructions
     )

@@ -14,6 +14,7 @@ from hopwell.emulator.machine import Machine
 from hopwell.emulator.names import Names
 from hopwell.emulator.policy import Landing, Policy
 from hopwell.emulator.program import Program, build
+from hopwell.errors import InputError
 
 
 @dataclass
@@ -104,31 +105,41 @@ def emulate(
         record: keep a timeline for :mod:`hopwell.emulator.trace`.
         until_hazard: end a run soon after its first hazard; what it left in memory means nothing.
 
+    What raises leaves the buffers as they were before the call.
+
     Raises:
-        ProgramError, UnsupportedInstruction, PtxSyntaxError: the PTX cannot be run.
+        InputError: no seeds, or a limit that lets nothing run.
+        ProgramError, UnsupportedInstruction, PtxNameError, PtxSyntaxError: the PTX cannot be run.
     """
     program = _program(launch.ptx, launch.filename, launch.kernel)
+    chosen = list(seeds) if isinstance(seeds, Iterable) else list(range(seeds))
+    _positive("seeds", len(chosen))
+    _positive("limit", limit)
+    _positive("resident", resident)
     named = names if isinstance(names, Names) else Names(dict(names or {}))
-    chosen = range(seeds) if isinstance(seeds, int) else list(seeds)
     original = [buffer.array.copy() for buffer in launch.buffers]
     runs = []
-    for seed in chosen:
-        for buffer, before in zip(launch.buffers, original, strict=True):
-            buffer.array[...] = before
-        runs.append(
-            _run(
-                program,
-                launch,
-                Policy.of(seed, landing),
-                hazards,
-                limit,
-                resident,
-                named,
-                record,
-                until_hazard,
+    try:
+        for seed in chosen:
+            _restore(launch, original)
+            policy = Policy.of(seed, landing)
+            runs.append(
+                _run(program, launch, policy, hazards, limit, resident, named, record, until_hazard)
             )
-        )
+    except BaseException:
+        _restore(launch, original)
+        raise
     return Report(launch.kernel, runs, merge_groups(run.groups for run in runs))
+
+
+def _restore(launch: Launch, original: list[Any]) -> None:
+    for buffer, before in zip(launch.buffers, original, strict=True):
+        buffer.array[...] = before
+
+
+def _positive(what: str, value: int) -> None:
+    if value < 1:
+        raise InputError(what, expected="at least one", actual=value, consequence="Nothing ran.")
 
 
 def _run(

@@ -13,6 +13,7 @@ The grammar of a text, whose words stand for the parameters in order:
 bf16, tf32 and 8-bit floats have no NumPy type: such arrays hold their bits, as unsigned integers.
 """
 
+import operator
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -97,10 +98,10 @@ def triple(value: Sequence[int] | int | str, what: str) -> Triple:
     if isinstance(value, str):
         parts = value.replace("x", ",").split(",")
     else:
-        parts = [value] if isinstance(value, int) else list(value)
+        parts = list(np.atleast_1d(np.asarray(value, object)))
     try:
-        numbers = [int(part) for part in parts]
-    except ValueError:
+        numbers = [int(part) if isinstance(part, str) else operator.index(part) for part in parts]
+    except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
         raise InputError(
@@ -119,7 +120,16 @@ def parse_arguments(text: str, directory: Path | None = None) -> list[Argument]:
     Raises:
         InputError: a word is not of the grammar, or its file cannot be read.
     """
-    return [_parse(word, directory or Path()) for word in shlex.split(text)]
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(
+            "arguments",
+            expected="words; quotes in pairs",
+            actual=f"{text!r} ({error})",
+            consequence="Nothing was run.",
+        ) from error
+    return [_parse(word, directory or Path()) for word in words]
 
 
 def _parse(word: str, directory: Path) -> Argument:
@@ -171,9 +181,17 @@ def _made(maker: str, rest: list[str], word: str) -> NDArray[Any]:
         seed = int(rest[2]) if len(rest) == 3 else 0
     except ValueError as error:
         raise _wrong(word) from error
-    if min(shape) < 1:
+    if min(shape) < 1 or seed < 0:
         raise _wrong(word)
-    return aligned_copy(_stored(_MAKERS[maker](kind, shape, seed), kind))
+    try:
+        return aligned_copy(_stored(_MAKERS[maker](kind, shape, seed), kind))
+    except (MemoryError, ValueError) as error:
+        raise InputError(
+            f"argument {word!r}",
+            expected="an array that fits into memory",
+            actual=str(error),
+            consequence="Nothing was run.",
+        ) from error
 
 
 def _random(kind: Type, shape: tuple[int, ...], seed: int) -> NDArray[Any]:

@@ -34,9 +34,8 @@ class ControlFlow:
         """The graph of decoded instructions whose branches know their targets."""
         leaders = {0}
         for op in ops:
-            if op.target >= 0:
-                leaders.add(op.target)
-            if op.target >= 0 or op.node.name in _ENDS:
+            leaders.update(op.targets)
+            if op.targets or op.node.name in _ENDS:
                 leaders.add(op.pc + 1)
         starts = tuple(sorted(pc for pc in leaders if pc < len(ops)))
         block_at: list[int] = []
@@ -48,11 +47,10 @@ class ControlFlow:
             end = starts[block + 1] if block + 1 < len(starts) else len(ops)
             last = ops[end - 1]
             following: list[int] = []
-            leaves = last.node.name in (*_ENDS, "bra") and last.node.guard is None
+            leaves = last.node.name in (*_ENDS, "bra", "brx") and last.node.guard is None
             if not leaves and end < len(ops):
                 following.append(block_at[end])
-            if 0 <= last.target < len(ops):
-                following.append(block_at[last.target])
+            following += [block_at[target] for target in last.targets if target < len(ops)]
             successors.append(tuple(dict.fromkeys(following)))
         return ControlFlow(starts, tuple(block_at), tuple(successors), _post(successors))
 

@@ -45,8 +45,10 @@ _XOR = {
     (128, 64): (0x40, 1),
 }
 
-# What arithmetic yields as its one NaN. PTX names the special NaN of a fill without its bits:
-# taken to be the same, but only that it is a NaN can be relied on.
+_FILL = 0x7FF7
+"""Every 16 bits of an element outside the tensor under NaN fill, as an H200 writes them."""
+
+# What arithmetic yields as its one NaN.
 _NAN_BITS = {
     "f16": 0x7FFF,
     "bf16": 0x7FFF,
@@ -55,14 +57,15 @@ _NAN_BITS = {
 }
 
 
-def swizzle(addresses: Values, span: int, atom: int = 16) -> Values:
+def swizzle(addresses: Values, span: int, atom: int = 16, base: int = 0) -> Values:
     """Shared byte addresses after a swizzle of ``span`` bytes that keeps ``atom`` together.
 
     The pattern belongs to the address, not to the tile: a tile that starts inside a pattern
-    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7.
+    (1024, 512 or 256 bytes long) continues it. PTX ISA 5.5.7. ``base`` is the base offset of a
+    matrix descriptor: the pattern begins that many 128-byte lines late (as an H200 showed).
     """
     mask, distance = _XOR[span, atom]
-    return addresses ^ (addresses >> distance & mask)
+    return addresses ^ ((addresses - (base << 7)) >> distance & mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,23 @@ class Tile:
     atom: int
     fill: int
     """Bits of an element that lies outside."""
+    rounding: str
+    """"", or the element type to which a load rounds: "tf32", "tf32.ftz"."""
 
     @property
     def bytes(self) -> int:
         """Bytes of the whole tile: what a load writes and counts, elements outside included."""
         return int(np.prod(self.shape)) * self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row in shared memory: rows under a swizzle are as long as its span."""
+        return self.swizzle or self.shape[-1] * self.itemsize
+
+    @property
+    def room(self) -> int:
+        """Bytes from the first to the end of the last row in shared memory, gaps included."""
+        return self.bytes // (self.shape[-1] * self.itemsize) * self.pitch
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -121,12 +136,14 @@ class Tile:
 _NONE: Offsets = np.zeros(0, dtype=np.int64)
 
 
-def tile(tensor_map: TensorMap, coordinates: Sequence[int]) -> Tile:
+def tile(tensor_map: TensorMap, coordinates: Sequence[int], store: bool = False) -> Tile:
     """The tile whose first element has these coordinates, dimension 0 first; they may be negative.
 
+    What a store counts as inside ends at a multiple of 16 bytes along dimension 0: an H200 writes
+    whole chunks, also over the padding between rows.
+
     Raises :class:`InputError` where their number is not the map's rank, and
-    :class:`UnsupportedLayout` for interleaved maps and for a swizzled box narrower than its
-    swizzle (PTX does not say how its rows are padded).
+    :class:`UnsupportedLayout` for interleaved maps.
     """
     if len(coordinates) != tensor_map.rank:
         raise InputError(
@@ -135,17 +152,27 @@ def tile(tensor_map: TensorMap, coordinates: Sequence[int]) -> Tile:
             actual=len(coordinates),
             consequence="The instruction does not fit its tensor map.",
         )
-    return _tile(tensor_map, tuple(int(c) for c in coordinates))
+    return _tile(tensor_map, tuple(int(c) for c in coordinates), store)
 
 
 @lru_cache(maxsize=4096)
-def _tile(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Tile:
-    _refuse(tensor_map)
+def _tile(tensor_map: TensorMap, coordinates: tuple[int, ...], store: bool) -> Tile:
+    if tensor_map.interleave:
+        raise UnsupportedLayout(
+            "tensor copy: interleave",
+            expected="none",
+            actual=tensor_map.interleave,
+            consequence="The emulator does not know which bytes the copy engine would write.",
+        )
     inside, offset = [], 0
     strides = (1, *tensor_map.element_strides[1:])
     memory = (tensor_map.itemsize, *tensor_map.strides)
+    extents = list(tensor_map.extents)
+    if store:
+        whole = CHUNK // tensor_map.itemsize
+        extents[0] = -(-extents[0] // whole) * whole
     for start, count, stride, extent, step in zip(
-        coordinates, tensor_map.tile, strides, tensor_map.extents, memory, strict=True
+        coordinates, tensor_map.tile, strides, extents, memory, strict=True
     ):
         # Elements start + i * stride lie inside for i in [first, end).
         first = min(count, max(0, -(start // stride)))
@@ -160,35 +187,24 @@ def _tile(tensor_map: TensorMap, coordinates: tuple[int, ...]) -> Tile:
         itemsize=tensor_map.itemsize,
         swizzle=tensor_map.swizzle,
         atom=tensor_map.atom,
-        fill=_NAN_BITS[tensor_map.element] if tensor_map.fill_nan else 0,
+        fill=int.from_bytes(_FILL.to_bytes(2, "little") * 4, "little")
+        & (1 << 8 * tensor_map.itemsize) - 1
+        if tensor_map.fill_nan
+        else 0,
+        rounding=tensor_map.element if tensor_map.element in _ROUNDING else "",
     )
 
 
-def _refuse(tensor_map: TensorMap) -> None:
-    inner = tensor_map.tile[0] * tensor_map.itemsize
-    for what, expected, actual, holds in (
-        ("interleave", "none", tensor_map.interleave, not tensor_map.interleave),
-        (
-            "bytes of the box along dimension 0",
-            f"{tensor_map.swizzle}, the swizzle's span",
-            inner,
-            not tensor_map.swizzle or inner == tensor_map.swizzle,
-        ),
-        (
-            "element type",
-            "one that is copied bit by bit",
-            tensor_map.element,
-            # The engine rounds or flushes these on the way, in a manner not published.
-            tensor_map.element not in ("tf32", "tf32.ftz", "f32.ftz"),
-        ),
-    ):
-        if not holds:
-            raise UnsupportedLayout(
-                f"tensor copy: {what}",
-                expected=expected,
-                actual=actual,
-                consequence="The emulator does not know which bytes the copy engine would write.",
-            )
+def _to_tf32(words: Values) -> Values:
+    """float32 bits to the nearest TF32, ties to even; every NaN becomes 0x7fffe000."""
+    even = words >> 13 & 1
+    nearest = words + (np.uint32(0xFFF) + even) & np.uint32(0xFFFFE000)
+    nan = words & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return np.where(nan, np.uint32(0x7FFFE000), nearest)
+
+
+# What the engine does to elements on the way, as an H200 did; it flushes nothing for ".ftz".
+_ROUNDING: dict[str, Callable[[Values], Values]] = {"tf32": _to_tf32, "tf32.ftz": _to_tf32}
 
 
 def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:
@@ -201,7 +217,8 @@ def read_global(tile: Tile, buffer: Bytes, offset: int) -> Bytes:
     if tile.clipped:
         data[...] = tile.fill
     if tile.row_bytes:
-        data[tile.inside] = _window(tile, buffer, offset)
+        window = _window(tile, buffer, offset)
+        data[tile.inside] = _ROUNDING[tile.rounding](window) if tile.rounding else window
     return data.reshape(-1).view(np.uint8)
 
 
@@ -237,36 +254,48 @@ def reduce_global(
 def write_shared(tile: Tile, data: Bytes, shared: Bytes, address: int) -> None:
     """Put a tile's data into shared memory at a byte offset of ``shared``.
 
-    Byte 0 of ``shared`` has an address that is a multiple of 1024. The bytes written are
-    exactly ``[address, address + tile.bytes)``.
+    Byte 0 of ``shared`` has an address that is a multiple of 1024. Bytes are written in
+    ``[address, address + tile.room)``; gaps at the ends of rows keep what they hold.
     """
     if tile.swizzle:
-        order = _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
-        region = shared[address : address + tile.bytes].view(_CHUNK)
-        region[order] = data.view(_CHUNK)
+        region = shared[address : address + tile.room].view(_CHUNK)
+        region[_order(tile, address)] = data.view(_CHUNK)
     else:
         shared[address : address + tile.bytes] = data
 
 
 def read_shared(tile: Tile, shared: Bytes, address: int) -> Bytes:
     """A tile's data from shared memory: the inverse of :func:`write_shared`."""
-    region = shared[address : address + tile.bytes]
+    region = shared[address : address + tile.room]
     if tile.swizzle:
-        order = _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
-        return region.view(_CHUNK)[order].view(np.uint8)
+        return region.view(_CHUNK)[_order(tile, address)].view(np.uint8)
     return region.copy()
 
 
 def shared_chunks(tile: Tile, address: int) -> Offsets:
     """Shared byte address of each 16-byte chunk of the tile's data, in order."""
-    return address + CHUNK * _order(tile.bytes, tile.swizzle, tile.atom, address % 1024)
+    return address + CHUNK * _order(tile, address)
+
+
+def shared_runs(tile: Tile, address: int) -> tuple[Offsets, int]:
+    """The tile's bytes in shared memory as equal runs: (start addresses, bytes of each)."""
+    if tile.room == tile.bytes:
+        return np.array([address], dtype=np.int64), tile.bytes
+    return shared_chunks(tile, address), CHUNK
+
+
+def _order(tile: Tile, address: int) -> Offsets:
+    """Index of the 16-byte chunk that each chunk of the data occupies, from the tile's start."""
+    width = tile.shape[-1] * tile.itemsize
+    return _chunk_order(tile.bytes, width, tile.swizzle, tile.atom, address % 1024)
 
 
 @lru_cache(maxsize=256)
-def _order(size: int, span: int, atom: int, phase: int) -> Offsets:
-    """Index of the 16-byte chunk that each chunk of the data occupies, from the tile's start."""
-    addresses = phase + CHUNK * np.arange(size // CHUNK, dtype=np.int64)
-    order: Offsets = (swizzle(addresses, span, atom) - phase) // CHUNK
+def _chunk_order(size: int, width: int, span: int, atom: int, phase: int) -> Offsets:
+    place = CHUNK * np.arange(size // CHUNK, dtype=np.int64)
+    if span:
+        place = place // width * span + place % width
+    order: Offsets = (swizzle(phase + place, span, atom) - phase) // CHUNK
     order.setflags(write=False)
     return order
 

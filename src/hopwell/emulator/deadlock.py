@@ -209,7 +209,9 @@ class WaitForGraph:
     def lines(self) -> list[str]:
         """The graph as lines of text: the cause, each waiter, the cycles."""
         count = len(self.findings)
-        text = [f"deadlock: {count} {'waiter' if count == 1 else 'waiters'}, cause {self.cause}"]
+        who = "one waiter" if count == 1 else f"{count} waiters"
+        cause = "each waits for another" if self.cause == "deadlock" else f"cause {self.cause}"
+        text = [f"deadlock: {who}, {cause}"]
         for finding in self.findings:
             text += ["", f"{finding.waiter.agent} waits at {finding.waiter.place}"]
             text += [f"   {line}" for line in finding.words.split("\n")]
@@ -374,7 +376,8 @@ def _signallers(waiter: Waiter) -> str:
     parts = []
     for signaller in waiter.signallers:
         where = f" at {signaller.place}" if signaller.place is not None else ""
-        times = f", {signaller.arrivals} times so far" if signaller.arrivals else ""
+        count = signaller.arrivals
+        times = f", {'once' if count == 1 else f'{count} times'} so far" if count else ""
         parts.append(f"to be signalled by {signaller.agent}{where}{times}: {signaller.state}")
     return "\n".join(parts)
 

@@ -111,7 +111,7 @@ class DecodedOp:
         guard: the predicate that guards it, and whether it is negated.
         selects: for selp, its two values and the predicate.
         reconverge: for a branch, the position where diverged lanes meet again; -1 is exit.
-        target: for a branch, the position it jumps to.
+        targets: for a branch, the positions it may jump to.
     """
 
     pc: int
@@ -121,7 +121,7 @@ class DecodedOp:
     guard: tuple[Slot, bool] | None = None
     selects: tuple[Slot, ...] = ()
     reconverge: int = -1
-    target: int = -1
+    targets: tuple[int, ...] = ()
 
     @property
     def opcode(self) -> str:
@@ -288,7 +288,7 @@ def decode(op: DecodedOp, slots: Slots, scope: Any) -> tuple[Step, Binder]:
     else:
         raise UnsupportedInstruction(node)
     if node.guard is not None:
-        guard = scope.register(nodes.Register(node.guard.register))
+        guard = scope.register(nodes.Register(node.guard.register, node.guard.location))
         op.guard = guard, node.guard.negated
         step = _guarded(execute, guard.index, node.guard.negated)
     op.writes = frozenset(binder.writes)

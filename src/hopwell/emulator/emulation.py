@@ -49,9 +49,12 @@ def verdict(report: Report, checked: bool = True) -> str:
     if stuck:
         seeds = ", ".join(str(run.seed) for run in stuck)
         one = "seed" if len(stuck) == 1 else "seeds"
-        found.append(f"deadlock under {one} {seeds}: {stuck[0].deadlock.cause}")
-    if report.groups:
-        found.append(hazards.verdict(report.groups))
+        cause = stuck[0].deadlock.cause
+        found.append(f"deadlock under {one} {seeds}" + (cause != "deadlock") * f": {cause}")
+    told = {"deadlock", *(run.deadlock.cause for run in stuck)} if stuck else set()
+    others = [group for group in report.groups if group.rule not in told]
+    if others:
+        found.append(hazards.verdict(others))
     if found:
         return "; ".join(found)
     count = len(report.runs)

@@ -134,6 +134,11 @@ class Cta:
         """Threads in warps that have not exited: what a barrier without a count waits for."""
         return 32 * sum(1 for warp in self.warps if warp.live)
 
+    def lanes_exited(self, warp: Warp) -> None:
+        """Called when lanes of a warp exit: nobody waits for them any more."""
+        for barrier in self.named.values():
+            barrier.lanes_exited(warp)
+
     def warp_exited(self, warp: Warp) -> None:
         """Called when a warp's last lane exits."""
         self.machine.exited(warp)
@@ -190,10 +195,8 @@ class Machine:
         self.stuck: list[Fragment] = []
         self.launch_registers = registers_at_launch(program, launch)
         self.globals = AddressSpace()
-        for buffer in launch.buffers:
-            self._map(
-                buffer.name, "global", buffer.address, buffer.array.reshape(-1).view(np.uint8)
-            )
+        for name, base, data in launch.ranges:
+            self._map(name, "global", base, data)
         self._map_module_variables()
         parameters = np.frombuffer(launch.parameters, np.uint8).copy()
         self.parameters = Memory("parameters", "param", PARAMETER_WINDOW, parameters)
@@ -312,13 +315,31 @@ class Machine:
                 continue
             fragment.snapshot, fragment.parked, fragment.spins = state, False, 0
             return True
-        if self._start_clusters():
+        if self._part_waiting() or self._start_clusters():
+            self.stuck.clear()
             return True
         if self.runnable or self.blocked:
             self.deadlock = self._explain()
         return False
 
+    def _part_waiting(self) -> bool:
+        """Let lanes go on that wait for lanes of their warp which nothing else can free.
+
+        Threads make progress one by one from sm_70 on (CUDA C++ Programming Guide, "Independent
+        Thread Scheduling"): a lane that took a lock does not wait for those that still want it.
+        """
+        for fragment in (*self.runnable, *self.blocked):
+            if fragment.warp.part(fragment):
+                self.version += 1
+                return True
+        return False
+
     def _explain(self) -> Any:
+        for cluster in self.clusters:
+            for cta in cluster.ctas:
+                for barrier in cta.named.values():
+                    for warp, part in barrier.parts.items():
+                        barrier.report_part(warp, part)
         return explain_deadlock(self)
 
     def _state(self, fragment: Fragment) -> tuple[Any, ...]:
@@ -481,6 +502,11 @@ class Machine:
         for barrier in cta.shared.barriers.values():
             check_at_exit(barrier, cta, self.checker)
         self._resident -= 1
+        if not any(other.alive for other in cta.cluster.ctas):
+            # What still reads or writes its memory holds it; grids may have millions of CTAs.
+            self.clusters.remove(cta.cluster)
+            for gone in cta.cluster.ctas:
+                self.checker.forget(gone.index)
         self._start_clusters()
 
     def _finish(self) -> None:

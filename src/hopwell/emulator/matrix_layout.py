@@ -68,71 +68,95 @@ _INTEGER = tuple((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8"))
 _FP8 = tuple(
     (a, b, acc) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2") for acc in ("f16", "f32")
 )
-# K -> types, for M = 16 and N = 8.
+_TF32 = (("tf32", "tf32", "f32"),)
+_F64 = (("f64", "f64", "f64"),)
+_BITS = (("b1", "b1", "s32"),)
+# M and K -> types; N is 8.
 _TYPES = {
-    4: (("tf32", "tf32", "f32"),),
-    8: (*_HALF, ("tf32", "tf32", "f32")),
-    16: (*_HALF, *_INTEGER, *_FP8),
-    32: (*_INTEGER, *_FP8),
-    128: (("b1", "b1", "s32"),),
-    256: (("b1", "b1", "s32"),),
+    (8, 4): _F64,
+    (8, 16): _INTEGER,
+    (8, 128): _BITS,
+    (16, 4): (*_TF32, *_F64),
+    (16, 8): (*_HALF, *_TF32, *_F64),
+    (16, 16): (*_HALF, *_INTEGER, *_FP8, *_F64),
+    (16, 32): (*_INTEGER, *_FP8),
+    (16, 128): _BITS,
+    (16, 256): _BITS,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MmaForm:
-    """One ``mma.sync.aligned.m16n8k*.row.col``: D (16, 8) = A (16, k) B (k, 8) + C."""
+    """One ``mma.sync.aligned.m*n8k*.row.col``: D (m, 8) = A (m, k) B (k, 8) + C."""
 
+    m: int
     k: int
     a_type: str
     b_type: str
     accumulator: str
     saturate: bool
+    xor: bool
+    """Single bits are combined by exclusive or, not by and."""
+
+    @property
+    def register(self) -> str:
+        """Type of an operand's registers."""
+        return "b64" if self.a_type == "f64" else "b32"
 
     @property
     def a_registers(self) -> int:
-        """32-bit registers of A in each lane."""
-        return self.k * BITS[self.a_type] // 64
+        """Registers of A in each lane."""
+        return self.m * self.k * BITS[self.a_type] // 32 // int(self.register[1:])
 
     @property
     def b_registers(self) -> int:
-        """32-bit registers of B in each lane."""
-        return self.a_registers // 2
+        """Registers of B in each lane."""
+        return self.a_registers * 8 // self.m
 
     @property
     def c_registers(self) -> int:
-        """32-bit registers of C, and of D, in each lane."""
-        return 2 if self.accumulator == "f16" else 4
+        """Registers of C, and of D, in each lane."""
+        return self.m // (8 if self.accumulator == "f16" else 4)
 
 
 def mma_form(modifiers: Sequence[str]) -> MmaForm:
     """Shape and types from an ``mma`` opcode's parts after the first: ("sync", "aligned", ...).
 
-    Raises :class:`UnsupportedLayout` for other shapes, float64, 4-bit and sparse forms, and for
-    C and D of different types.
+    Raises :class:`UnsupportedLayout` for other shapes, 4-bit and sparse forms, and for C and D of
+    different types.
     """
     parts = [part for part in modifiers if part not in ("sync", "aligned", "row", "col")]
     saturate = "satfinite" in parts
     parts = [part for part in parts if part != "satfinite"]
-    match = re.fullmatch(r"m16n8k(\d+)", parts[0]) if parts else None
-    operation = ["and", "popc"] if "b1" in parts else []
+    match = re.fullmatch(r"m(8|16)n8k(\d+)", parts[0]) if parts else None
+    shape = (int(match[1]), int(match[2])) if match else (0, 0)
+    xor = parts[5:] == ["xor", "popc"]
+    operation = ["xor" if xor else "and", "popc"] if "b1" in parts else []
     if (
-        match is None
-        or int(match[1]) not in _TYPES
+        shape not in _TYPES
         or len(parts) < 5
         or parts[5:] != operation
         or parts[1] != parts[4]
         or tuple(part for part in modifiers if part in ("row", "col")) != ("row", "col")
     ):
-        raise _unsupported("mma", "dense m16n8k*.row.col, D and C of one type", modifiers)
+        raise _unsupported("mma", "dense m8n8k* or m16n8k*.row.col, D and C of one type", modifiers)
     accumulator, a_type, b_type = parts[1:4]
-    k = int(match[1])
-    check_types(a_type, b_type, accumulator, _TYPES[k])
-    return MmaForm(k, a_type, b_type, accumulator, saturate)
+    check_types(a_type, b_type, accumulator, _TYPES[shape])
+    return MmaForm(*shape, a_type, b_type, accumulator, saturate, xor)
 
 
-# A, C and D of mma.sync are laid out as wgmma's for N = 8: see wgmma_layout.fragment,
-# accumulators_to_matrix and matrix_to_accumulators.
+# Of 16 rows, A, C and D of mma.sync are laid out as wgmma's for N = 8: see wgmma_layout.fragment,
+# accumulators_to_matrix and matrix_to_accumulators. A of 8 rows lies as B transposed.
+
+
+def short_accumulators_to_matrix(registers: Values) -> Values:
+    """C of 8 rows: registers (2, 32) to a matrix (8, 8)."""
+    return registers.reshape(2, 8, 4).transpose(1, 2, 0).reshape(8, 8)
+
+
+def matrix_to_short_accumulators(matrix: Values) -> Values:
+    """The inverse of :func:`short_accumulators_to_matrix`."""
+    return matrix.reshape(8, 4, 2).transpose(2, 0, 1).reshape(2, 32)
 
 
 def b_map(registers: int) -> tuple[Index, Index]:
@@ -143,7 +167,7 @@ def b_map(registers: int) -> tuple[Index, Index]:
 
 
 def b_fragment(registers: Values, element: str) -> Values:
-    """B of ``mma`` from registers uint32 (R, 32), R 1 or 2, as unsigned integers (K, 8)."""
+    """B of ``mma`` from registers (R, 32) as unsigned integers (K, 8)."""
     words = registers.reshape(-1, 8, 4).transpose(1, 0, 2).reshape(8, -1)
     return elements(words.view(np.uint8), element).T
 

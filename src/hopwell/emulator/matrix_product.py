@@ -1,9 +1,10 @@
-"""What the tensor core computes: decoded operands, products, sums and their accuracy.
+"""What the tensor core computes: decoded operands, products, sums, bit for bit.
 
-PTX leaves the order, the rounding and the handling of subnormals open (9.7.15.5.2, 9.7.14.5.14).
-Here a product is exact, the sum over K and the accumulator is formed in float64, and the result
-is rounded once. Hardware aligns the terms to the largest one and truncates;
-:func:`accumulation_bound` says by how much it may differ from the exact sum.
+PTX leaves the order and the rounding open (9.7.15.5.2, 9.7.14.5.14). What an H200 does was found
+from its recorded answers (tests/emulator/snippets), which this reproduces: all products of one
+instruction and the accumulator are aligned to the largest exponent among them (of a product: the
+sum of its factors' exponents), cut to a fixed number of fraction bits, added exactly, and the sum
+is rounded once.
 """
 
 from functools import lru_cache
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hopwell.emulator.numerics.arithmetic import fma64_nearest
+from hopwell.emulator.numerics.rounding import narrow
 from hopwell.errors import UnsupportedLayout
 
 Values = npt.NDArray[Any]
@@ -26,16 +29,15 @@ BITS = {
     "f16": 16,
     "bf16": 16,
     "tf32": 32,
+    "f64": 64,
 }
 _FP8 = ("e4m3", "e5m2")
 
-FP8_FRACTION_BITS = 13
-"""Fraction bits that Hopper's ``wgmma`` keeps of a sum of FP8 products.
+FRACTION_BITS = 25
+"""Fraction bits below the largest exponent that a term keeps."""
 
-Measured by others, against PTX's "at least single precision": each product is aligned to the
-largest and its highest 14 bits are kept, the rest truncated (DeepSeek-V3 technical report,
-sections 3.3.2 and 3.5.2, on H800). :func:`multiply` truncates the exact sum once.
-"""
+FP8_FRACTION_BITS = 13
+"""The same of FP8 products in ``wgmma``, and the fraction bits of their sum in f32."""
 
 _FRACTION_BITS = {"f32": 23, "f16": 10}
 
@@ -44,6 +46,7 @@ _NAN_BITS = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
 
 _ACCUMULATORS: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
+    "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
     "s32": np.dtype(np.int32),
 }
@@ -66,6 +69,8 @@ def decode(bits: Values, element: str) -> Values:
     """
     if element in _FP8:
         return fp8_values(element)[bits]
+    if element == "f64":
+        return bits.view(np.float64)
     if element == "bf16":
         return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if element == "f16":
@@ -103,35 +108,85 @@ def multiply(
     *,
     negate: bool = False,
     saturate: bool = False,
-    fp8_fraction_bits: int | None = FP8_FRACTION_BITS,
+    xor: bool = False,
 ) -> Values:
     """``a @ b + c``, or ``a @ b`` where ``c`` is None.
 
     ``a`` (M, K) and ``b`` (K, N) are unsigned integers of the element's size as
-    :func:`elements` gives them, ``c`` (M, N) float16, float32 or int32 as ``accumulator``
-    ("f16", "f32", "s32") says; so is the result. ``negate`` flips the products' sign (exactly one
-    of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms.
+    :func:`elements` gives them, ``c`` (M, N) float16, float32, float64 or int32 as ``accumulator``
+    ("f16", "f32", "f64", "s32") says; so is the result. ``negate`` flips the products' sign (one
+    of the two operands is negated), ``saturate`` is ``.satfinite`` of the integer forms, ``xor``
+    counts the bits in which rows of ``a`` and columns of ``b`` differ.
     """
-    total = decode(a, a_type) @ decode(b, b_type)
+    x, y = decode(a, a_type), decode(b, b_type)
     if negate:
-        np.negative(total, out=total)
-    if c is not None:
-        total += c
-    kind = _ACCUMULATORS[accumulator]
+        x = -x
     if accumulator == "s32":
-        # Integers below 2**53: float64 held them all exactly.
-        limits = np.iinfo(np.int32)
-        if saturate:
-            return np.clip(total, limits.min, limits.max).astype(kind)
-        return total.astype(np.int64).astype(kind)
-    if a_type in _FP8 and fp8_fraction_bits is not None:
-        total.view(np.int64)[...] &= -1 << 52 - fp8_fraction_bits
-    result = total.astype(kind)
+        differing = x.sum(1)[:, None] + y.sum(0) - 2 * (x @ y) if xor else x @ y
+        return _integers(differing, c, saturate)
+    if accumulator == "f64":
+        return _chain(x, y, np.zeros((x.shape[0], y.shape[1])) if c is None else c)
+    start = np.zeros((x.shape[0], y.shape[1])) if c is None else c.astype(np.float64)
+    fp8 = a_type in _FP8
+    total = _aligned_sum(x, y, start, FP8_FRACTION_BITS if fp8 else FRACTION_BITS)
+    if accumulator == "f16":
+        result = total.astype(np.float16)
+    else:
+        if fp8:
+            total.view(np.int64)[...] &= -1 << 52 - FP8_FRACTION_BITS
+        result = narrow(total, "rz")
     invalid = np.isnan(result)
     if invalid.any():
         container, bits = _NAN_BITS[accumulator]
         result.view(container)[invalid] = bits
     return result
+
+
+def _chain(x: Values, y: Values, total: Values) -> Values:
+    """Fused multiplications and additions, one k after the other."""
+    for k in range(x.shape[1]):
+        a, b = np.broadcast_arrays(x[:, k, None], y[k])
+        total = fma64_nearest(a.ravel(), b.ravel(), total.ravel()).reshape(total.shape)
+    return total
+
+
+def _integers(total: Values, c: Values | None, saturate: bool) -> Values:
+    """Sums below 2**53, which float64 holds exactly, wrapped or clamped."""
+    if c is not None:
+        total += c
+    limits = np.iinfo(np.int32)
+    if saturate:
+        return np.clip(total, limits.min, limits.max).astype(np.int32)
+    return total.astype(np.int64).astype(np.int32)
+
+
+def _exponents(values: Values) -> npt.NDArray[np.int16]:
+    """Exponents of finite float64; of zero, -1023, so that it is never the largest."""
+    return ((values.view(np.int64) >> 52 & 0x7FF) - 1023).astype(np.int16)
+
+
+def _aligned_sum(x: Values, y: Values, start: Values, fraction_bits: int) -> Values:
+    """``x @ y + start`` in float64, each term cut below the largest exponent (see above)."""
+    special = None
+    if not (np.isfinite(x).all() and np.isfinite(y).all() and np.isfinite(start).all()):
+        special = x @ y + start
+        x, y, start = (np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0) for v in (x, y, start))
+    top, x_exponents, y_exponents = _exponents(start), _exponents(x), _exponents(y)
+    for k in range(x.shape[1]):
+        np.maximum(top, x_exponents[:, k, None] + y_exponents[k], out=top)
+    # A power of two, from its exponent's field.
+    field = 1023 + fraction_bits - np.maximum(top, -512).astype(np.int64)
+    scale = (field << 52).view(np.float64)
+    total = np.trunc(start * scale)
+    term = np.empty_like(total)
+    for k in range(x.shape[1]):
+        np.multiply(x[:, k, None], y[k], out=term)
+        term *= scale
+        total += np.trunc(term, out=term)
+    total /= scale
+    if special is not None:
+        total = np.where(np.isfinite(special), total, special)
+    return total
 
 
 def accumulation_bound(

@@ -125,4 +125,4 @@ class AddressSpace:
 
 def shared_memory(name: str, base: int, size: int, rank: int) -> Memory:
     """A CTA's shared memory, poisoned. ``base`` is its shared::cluster address."""
-    return Memory(name, "shared", base, np.full(size + -size % 16, POISON, np.uint8), rank=rank)
+    return Memory(name, "shared", base, np.full(size, POISON, np.uint8), rank=rank)

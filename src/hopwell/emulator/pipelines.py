@@ -125,15 +125,21 @@ class Pipelines:
     """
 
     def __init__(self) -> None:
+        self._all: list[Stage] = []
         self._stages: dict[Mbarrier, Stage] = {}
 
     def __iter__(self) -> Iterator[Stage]:
         """By CTA, in the order of their addresses."""
-        return iter(sorted(self._stages.values(), key=lambda s: (s.cta[::-1], s.offset)))
+        return iter(sorted(self._all, key=lambda s: (s.cta[::-1], s.offset)))
 
     def add(self, cta: Index, barrier: "Mbarrier") -> None:
         """Make a barrier known."""
-        self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        stage = self._stages[barrier] = Stage(cta, barrier.name, barrier.offset)
+        self._all.append(stage)
+
+    def close(self) -> None:
+        """The run is over: let go of the barriers, and with them of the machine's memory."""
+        self._stages.clear()
 
     def stage(self, barrier: "Mbarrier") -> Stage:
         """The counts of a barrier."""
@@ -196,12 +202,12 @@ class Ledger:
     @staticmethod
     def of(calls: Mapping[tuple[Index, int], Iterable[Call]]) -> "list[Ledger]":
         """The ledgers of all warpgroups, from the calls of each warp by CTA and warp."""
-        alike: dict[tuple[object, ...], list[tuple[int, tuple[Call, ...]]]] = {}
+        alike: dict[tuple[Index, int, object], list[tuple[int, tuple[Call, ...]]]] = {}
         for (cta, warp), made in sorted(calls.items()):
             sequence = tuple((call.action, call.barrier, call.round) for call in made)
             alike.setdefault((cta, warp // 4, sequence), []).append((warp, tuple(made)))
         return [
-            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])  # type: ignore[arg-type]
+            Ledger(cta, warpgroup, tuple(warp for warp, _ in group), group[0][1])
             for (cta, warpgroup, _), group in alike.items()
         ]
 

@@ -19,6 +19,8 @@ from hopwell.emulator.conditions import (
     MbarrierPhase,
     NamedBarrierRound,
     RegistersFree,
+    WarpgroupIssued,
+    WarpRound,
 )
 from hopwell.emulator.pipelines import Call, Ledger, Payload, Pipelines, Stage, place
 
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
     from hopwell.emulator.mbarrier import Mbarrier
     from hopwell.emulator.named_barrier import NamedBarrier
     from hopwell.emulator.warp import Warp
+    from hopwell.ptx.nodes import SourceLine
 
 Index = tuple[int, int, int]
+
+_STRETCH = 4
+"""Instructions of another file after which a warp counts as having gone there."""
 
 
 class Mark(NamedTuple):
@@ -48,7 +54,8 @@ class Span:
     Attributes:
         cta, row: where it is drawn: "warp 4", "warpgroup 1 tensor core", "tma-load".
         name: what it was.
-        kind: "running", "blocked", "stuck" (blocked for ever), "wgmma" or "copy".
+        kind: "running", "blocked", "stuck" (blocked for ever), "code" (inside a running span,
+            a stretch of one source file), "wgmma" or "copy".
         start, stop: in units of the recorder's clock, the second exclusive.
         facts: what else is known, plain values.
     """
@@ -76,7 +83,9 @@ class _Row:
 
     Attributes:
         time: the warp's clock.
-        began: when the current running span began, and at which instruction.
+        began, first: when the current running span began, and at which instruction.
+        turned, code: when it came to the source file that it is in, and at which instruction.
+        stray, left: how many instructions of other files it has run since, and the first of them.
         condition: what the warp is blocked on, as far as is known.
         last_wait: the mbarrier of its last successful wait.
         products: matrix instructions since the last commit: their start, first and count.
@@ -88,6 +97,10 @@ class _Row:
     time: int
     began: int
     first: "DecodedOp"
+    turned: int
+    code: "DecodedOp"
+    left: "tuple[int, DecodedOp]"
+    stray: int = 0
     condition: Condition | None = None
     last_wait: "Mbarrier | None" = None
     products: "tuple[int, DecodedOp, int] | None" = None
@@ -113,12 +126,14 @@ class Recorder:
 
     Attributes:
         order: warp instructions that the machine has executed, one after the other.
+        end: the latest moment, once the run is over.
         spans, flows: the timeline, in the order in which things ended.
         pipelines: the mbarriers of each CTA, what happened at them, and which belong together.
     """
 
     def __init__(self) -> None:
         self.order = 0
+        self.end = 0
         self.spans: list[Span] = []
         self.flows: list[Flow] = []
         self.pipelines = Pipelines()
@@ -138,13 +153,24 @@ class Recorder:
         if row is None:
             # CTAs that were not resident from the start begin when another has ended.
             start = self._floor
-            row = _Row(warp, f"warp {warp.index}", start, start, warp.op)
+            first = warp.op
+            name = f"warp {warp.index}"
+            row = _Row(warp, name, start, start, first, start, first, (start, first))
             self._rows[warp] = row
         return row
 
     def instruction(self, warp: "Warp", pc: int) -> None:
         """A warp is about to perform an instruction."""
         row = self._rows.get(warp) or self._row(warp)
+        source, before = warp.op.node.source, row.code.node.source
+        if source is before or _file(source) == _file(before):
+            row.stray = 0
+        else:
+            if not row.stray:
+                row.left = row.time, warp.op
+            row.stray += 1
+            if row.stray == _STRETCH:
+                self._turn(row, *row.left)
         self.order += 1
         row.time += 1
         row.condition = None
@@ -162,7 +188,14 @@ class Recorder:
         if not any(other.live for other in warp.cta.warps):
             self._floor = row.time
 
+    def _turn(self, row: _Row, time: int, op: "DecodedOp") -> None:
+        """The warp came to the code of another file then, with ``op``, or stopped."""
+        if time > row.turned and row.code.node.source is not None:
+            self._add(row, place(row.code), "code", row.turned, time, {})
+        row.turned, row.code, row.stray = time, op, 0
+
     def _close(self, row: _Row) -> None:
+        self._turn(row, row.time, row.warp.op)
         if row.time > row.began:
             facts = {"from": place(row.first), "to": place(row.warp.op)}
             self._add(row, place(row.first), "running", row.began, row.time, facts)
@@ -179,7 +212,7 @@ class Recorder:
         if known is None or mark.time > known.time:
             self._signals[what, number] = mark
 
-    def _join(self, row: _Row, what: Any, number: int, name: str) -> None:
+    def _join(self, row: _Row, what: Any, number: int, name: str, *, arrow: bool = True) -> None:
         """A wait for this number of ``what`` succeeded."""
         mark = self._signals.get((what, number))
         if mark is None:
@@ -188,8 +221,8 @@ class Recorder:
             self._close(row)
             at = {"at": place(row.warp.op)}
             self._add(row, name, "blocked", row.time, mark.time, at)
-            row.time = row.began = mark.time
-        if mark[:2] != row.mark[:2]:
+            row.time = row.began = row.turned = mark.time
+        if arrow and mark[:2] != row.mark[:2]:
             self.flows.append(Flow(name, mark, row.mark))
 
     # -- mbarriers -----------------------------------------------------------------------
@@ -323,10 +356,12 @@ class Recorder:
         if row.products is not None:
             row.groups.append((number, *row.products))
             row.products = None
+        self._signal(_warpgroup(warp), number, row.mark)
 
     def wgmma_wait(self, warp: "Warp", done: int) -> None:
         """All groups of a warp up to ``done`` are complete."""
         row = self._row(warp)
+        self._join(row, _warpgroup(warp), done, "other warps of the warpgroup", arrow=False)
         while row.groups and row.groups[0][0] <= done:
             self._group_span(row, *row.groups.pop(0), stop=row.time)
 
@@ -334,14 +369,14 @@ class Recorder:
         self, row: _Row, number: int, start: int, op: "DecodedOp", count: int, *, stop: int
     ) -> None:
         """Add a warp's part of a group to its warpgroup's span."""
-        warpgroup = row.warp.index // 4
-        key = row.warp.cta.index, warpgroup, number
+        cta, warpgroup = _warpgroup(row.warp)
+        key = cta, warpgroup, number
         span = self._products.get(key)
         if span is None:
             shape = next((m for m in op.node.modifiers if m.startswith("m64n")), "")
             facts = {"group": number, "at": place(op), "instructions": count}
             span = self._products[key] = Span(
-                key[0], f"warpgroup {warpgroup} tensor core",
+                cta, f"warpgroup {warpgroup} tensor core",
                 f"{count} x {shape} {place(op)}", "wgmma", start, stop, facts,
             )  # fmt: skip
             self.spans.append(span)
@@ -349,14 +384,9 @@ class Recorder:
 
     # -- the end -------------------------------------------------------------------------
 
-    @property
-    def end(self) -> int:
-        """The latest moment of any row."""
-        return max((row.time for row in self._rows.values()), default=0)
-
     def finish(self) -> None:
         """The run is over: close what is open. A warp that still waits does so for ever."""
-        end = self.end
+        self.end = end = max((row.time for row in self._rows.values()), default=0)
         for row in self._rows.values():
             if row.warp.live:
                 self._close(row)
@@ -372,12 +402,22 @@ class Recorder:
         for flight in self._flights.values():
             ends = self._rows[flight.copy.warp].time
             self._copy_span(flight, ends, "the warp exited")
-        self._awaited.clear()
-        self._flights.clear()
+        # What is kept does not hold on to warps, barriers and their memory.
+        for held in (self._rows, self._signals, self._flights, self._awaited, self._arrived):
+            held.clear()
+        self.pipelines.close()
 
     def counts(self) -> Counter[str]:
         """How many spans of each kind there are."""
         return Counter(span.kind for span in self.spans)
+
+
+def _warpgroup(warp: "Warp") -> tuple[Index, int]:
+    return warp.cta.index, warp.index // 4
+
+
+def _file(source: "SourceLine | None") -> str:
+    return "" if source is None else source.file
 
 
 def condition_name(condition: Condition) -> str:
@@ -386,7 +426,9 @@ def condition_name(condition: Condition) -> str:
         return f"{condition.barrier.name} phase {condition.awaited}"
     if isinstance(condition, NamedBarrierRound):
         return f"named barrier {condition.barrier.index}"
-    if isinstance(condition, LanesMeet):
+    if isinstance(condition, WarpgroupIssued):
+        return f"other warps of the warpgroup, wgmma group {condition.number}"
+    if isinstance(condition, LanesMeet | WarpRound):
         return "the other lanes of the warp"
     if isinstance(condition, RegistersFree):
         return f"{condition.needed} free registers"

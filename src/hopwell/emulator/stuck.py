@@ -18,6 +18,7 @@ from hopwell.emulator.conditions import (
 )
 from hopwell.emulator.deadlock import (
     ClusterWait,
+    LanesWait,
     MbarrierWait,
     MemoryWait,
     NamedBarrierWait,
@@ -59,7 +60,7 @@ def explain_deadlock(machine: "Machine") -> WaitForGraph:
         fragment.lanes,
         _op(machine, fragment),
         first=_armed_by(fragment, graph.cause),
-        missing=first.words,
+        missing=first.words.replace("\n", "; "),
         waiters=len(waiters),
     )
     return graph
@@ -136,14 +137,7 @@ def _wanted(machine: "Machine", fragment: "Fragment") -> tuple[Wanted, tuple[Sig
             for other in warp.fragments
             if other is not fragment
         )
-        op = _op(machine, fragment)
-        if op.node.name == "bar" or "aligned" in op.node.modifiers:
-            live = warp.live.bit_count()
-            return NamedBarrierWait(
-                _index(op) or 0, live, fragment.lanes.count, (), "named-barrier-divergence",
-                f"the warp's other lanes are elsewhere: {op.opcode} is for all of them at once",
-            ), others  # fmt: skip
-        return MemoryWait((f"lanes {_mask(waiting):#x} of its warp",)), others
+        return LanesWait(_mask(waiting), fragment.lanes.bits), others
     return MemoryWait((f"{_polled(machine, fragment)}",)), ()
 
 
@@ -155,10 +149,10 @@ def _polled(machine: "Machine", fragment: "Fragment") -> str:
     """What a spinning fragment reads: the loads of the loop that it turns back in."""
     ops = machine.program.ops
     back = next(
-        (op for op in ops[fragment.pc :] if 0 <= op.target <= fragment.pc and op.pc >= fragment.pc),
+        (op for op in ops[fragment.pc :] if any(t <= fragment.pc <= op.pc for t in op.targets)),
         None,
     )
-    first, last = (fragment.pc, fragment.pc) if back is None else (back.target, back.pc)
+    first, last = (fragment.pc, fragment.pc) if back is None else (min(back.targets), back.pc)
     loads = [op for op in ops[first : last + 1] if op.node.name in ("ld", "atom", "mbarrier")]
     return ", ".join(f"{op.opcode} at line {op.node.location.line}" for op in loads) or "nothing"
 
@@ -212,8 +206,7 @@ def _ahead(machine: "Machine", fragment: "Fragment") -> Iterator["DecodedOp"]:
         ends = op.node.name in ("ret", "exit", "trap", "bra") and op.node.guard is None
         if not ends:
             queue.append(pc + 1)
-        if op.target >= 0:
-            queue.append(op.target)
+        queue += op.targets
 
 
 def _names(warp: "Warp", op: "DecodedOp", barrier: "Mbarrier") -> bool:
@@ -264,12 +257,15 @@ def _named_signallers(
         if other.cta is not warp.cta or other in here or other in found:
             continue
         for op in _ahead(machine, fragment):
-            if op.node.name in ("bar", "barrier") and _index(op) == barrier.index:
+            if op.node.name in ("bar", "barrier") and _is_at(other, op, barrier.index):
                 found[other] = Signaller(_agent(fragment), _place(op))
                 break
     return tuple(found.values())
 
 
-def _index(op: "DecodedOp") -> int | None:
-    value = getattr(op.node.operands[0], "value", None) if op.node.operands else None
-    return value if isinstance(value, int) else None
+def _is_at(warp: "Warp", op: "DecodedOp", index: int) -> bool:
+    """Whether ``op`` names that barrier, by number or, as registers are now, by a register."""
+    operand = op.node.operands[0] if op.node.operands else None
+    if isinstance(operand, Register):
+        return _holds(warp, op, operand.name, index)
+    return getattr(operand, "value", None) == index

@@ -209,6 +209,50 @@ def check(tensor_map: TensorMap) -> None:
             )
 
 
+# Fields that ``tensormap.replace`` writes as they are given: lowest bit and bits.
+_REPLACED = {
+    "global_address": (0, 64),
+    "rank": (68, 3),
+    "interleave_layout": (75, 2),
+    "swizzle_mode": (77, 2),
+    "fill_mode": (79, 1),
+    "swizzle_atomicity": (83, 2),
+}
+# Fields with one entry per dimension, written minus one: lowest bit of the first, bits of each.
+_REPLACED_BY_DIMENSION = {"global_dim": (256, 32), "element_stride": (416, 3), "box_dim": (440, 8)}
+
+
+def replaced(descriptor: bytes, field: str, value: int, entry: int = 0) -> bytes:
+    """What ``tensormap.replace.tile.<field>`` leaves of a tensor map.
+
+    Args:
+        descriptor: 128 bytes.
+        field: by PTX's name, such as "global_dim".
+        value: as the instruction takes it: a rank is given minus one, a stride in bytes, types
+            and modes by their number (PTX ISA 9.7.9.28); others as they are.
+        entry: of fields with several, which; entry 0 of "global_stride" is dimension 1's.
+
+    Raises:
+        KeyError: there is no such field.
+    """
+    if field == "global_stride":
+        parts = [(96 + 32 * entry, 32, value >> 4), (224 + 4 * entry, 4, value >> 36)]
+    elif field == "elemtype":
+        codes = list(_TYPES)
+        code, tf32 = codes[value] if value < len(codes) else (value, 0)
+        parts = [(71, 4, code), (80, 1, tf32)]
+    elif field in _REPLACED_BY_DIMENSION:
+        low, size = _REPLACED_BY_DIMENSION[field]
+        parts = [(low + size * entry, size, value - 1)]
+    else:
+        parts = [(*_REPLACED[field], value)]
+    bits = int.from_bytes(descriptor, "little")
+    for low, size, new in parts:
+        mask = (1 << size) - 1
+        bits = bits & ~(mask << low) | (new & mask) << low
+    return bits.to_bytes(BYTES, "little")
+
+
 # What is ruled, what was expected, what is there, and whether that is right.
 _Rule = tuple[str, str, object, bool]
 

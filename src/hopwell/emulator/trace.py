@@ -60,11 +60,15 @@ def _threads(
 ) -> tuple[list[tuple[Span, _Row]], dict[_Row, tuple[int, int]]]:
     """The row of each span, and the process and thread number of each row.
 
-    An engine has as many rows as it needs for what is in flight at the same time.
+    An engine has as many rows as it needs for what is in flight at the same time. Code lies
+    inside the running span of its warp, which viewers draw below it.
     """
     placed: list[tuple[Span, _Row]] = []
     ends: defaultdict[_Row, list[int]] = defaultdict(list)
-    for span in sorted(spans, key=lambda span: (span.cta, span.start, span.stop)):
+    for span in sorted(spans, key=_outer_first):
+        if span.kind == "code":
+            placed.append((span, (span.cta, span.row)))
+            continue
         taken = ends[span.cta, span.row]
         slot = next((i for i, end in enumerate(taken) if end <= span.start), len(taken))
         taken[slot : slot + 1] = [_stop(span)]
@@ -73,6 +77,11 @@ def _threads(
     processes = {cta: _PROCESSES + number for number, cta in enumerate(ctas)}
     rows = sorted({row for _, row in placed}, key=lambda row: (processes[row[0]], _rank(row[1])))
     return placed, {row: (processes[row[0]], _THREADS + number) for number, row in enumerate(rows)}
+
+
+def _outer_first(span: Span) -> tuple[Any, ...]:
+    """Viewers nest slices in the order of the file: of two that begin together, the outer first."""
+    return span.cta, span.start, -span.stop, span.kind == "code"
 
 
 def _stop(span: Span) -> int:

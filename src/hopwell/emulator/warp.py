@@ -1,6 +1,7 @@
 """A warp: its registers, and its lanes in fragments that run apart until they meet again."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -183,12 +184,17 @@ class Warp:
 
     # -- divergence ----------------------------------------------------------------------
 
-    def diverge(self, fragment: Fragment, taken: Lanes, op: DecodedOp) -> None:
-        """Part ``taken`` lanes, which jump, from the rest, which fall through."""
-        rest = lanes_of(fragment.lanes.bits & ~taken.bits)
+    def diverge(
+        self, fragment: Fragment, taken: Sequence[tuple[Lanes, int]], op: DecodedOp
+    ) -> None:
+        """Part lanes that jump, each set to its position, from the rest, which fall through."""
+        rest = lanes_of(fragment.lanes.bits & ~sum(lanes.bits for lanes, _ in taken))
         join = Join(op.reconverge, fragment.lanes.bits, fragment.join)
-        sides = [(taken, op.target), (rest, op.pc + 1)]
+        sides = [*taken, *([(rest, op.pc + 1)] if rest.count else [])]
         waiting = [side for side in sides if side[1] != join.pc]
+        if not waiting:
+            fragment.pc = join.pc
+            return
         join.arrived = sum(lanes.bits for lanes, pc in sides if pc == join.pc)
         if self.machine.policy.flip():
             waiting.reverse()
@@ -208,6 +214,26 @@ class Warp:
             self.drop(fragment)
             raise Retired
         fragment.lanes, fragment.join = lanes_of(join.arrived), join.outer
+
+    def part(self, fragment: Fragment) -> bool:
+        """Let the lanes that wait for ``fragment`` at a join go on without it; whether any did."""
+        join = fragment.join
+        while join is not None and not join.arrived:
+            join = join.outer
+        if join is None:
+            return False
+        passed, pc, bits = [], join.pc, 0
+        while join is not None and join.pc == pc:  # of a loop, one for each turn that parted lanes
+            passed.append(join)
+            bits |= join.arrived
+            join = join.outer
+        for left in passed:
+            left.expected &= ~bits
+            left.arrived = 0
+        ahead = Fragment(self, lanes_of(bits), pc, join)
+        self.fragments.append(ahead)
+        self.machine.runnable.append(ahead)
+        return True
 
     def drop(self, fragment: Fragment) -> None:
         """Forget a fragment whose lanes went elsewhere."""
@@ -238,6 +264,7 @@ class Warp:
             if arrived and not mask & self.live & ~arrived:
                 self.checker.warp_sync(self.agent, lanes_of(arrived & self.live))
                 self.syncs[mask] = round_ + 1, 0
+        self.cta.lanes_exited(self)
         if not self.live:
             self.cta.warp_exited(self)
         if not rest:

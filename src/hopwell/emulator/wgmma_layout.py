@@ -153,8 +153,6 @@ def _chunks(
     count: int,
     transposed: bool,
 ) -> Index:
-    if base_offset:
-        raise _unsupported("base offset of a matrix descriptor", 0, base_offset)
     if transposed:
         # Chunk j holds eight neighbours along M or N at one k.
         k = np.arange(16, dtype=np.int64)[:, None]
@@ -169,7 +167,7 @@ def _chunks(
         c = np.arange(2, dtype=np.int64)[None, :]
         across = CHUNK if span else leading
         offsets = row % 8 * (span or CHUNK) + row // 8 * stride + c * across
-    addresses: Index = swizzle(phase + offsets, span)
+    addresses: Index = swizzle(phase + offsets, span, base=base_offset)
     addresses.setflags(write=False)
     return addresses
 

@@ -22,6 +22,7 @@ from hopwell.ptx.nodes import (
     Variable,
 )
 from hopwell.ptx.operands import OperandReader
+from hopwell.ptx.scopes import RegisterType
 
 #: Directives that start a variable.
 SPACES = frozenset((".global", ".shared", ".const", ".local", ".param", ".tex"))
@@ -195,7 +196,7 @@ class DeclarationReader(OperandReader):
                 count = self.literal()  # an expression would take the > that follows
                 self.expect(">", "a number of registers")
             names.append((name, count))
-            if not self.scopes[-1].declare(name, count):
+            if not self.scope.declare(name, count, RegisterType(type, vector)):
                 self.error("a register is declared twice", "one declaration in a block", at)
         self.expect(";", "a declaration of registers")
         return RegisterDeclaration(type, tuple(names), location, vector)
@@ -224,7 +225,7 @@ class DeclarationReader(OperandReader):
         name = self.identifier("the name of a parameter")
         shape = self._shape()
         if space == ".reg":
-            self.scopes[-1].declare(name, None)
+            self.scope.declare(name, None, RegisterType(qualifiers.type, qualifiers.vector))
         return Parameter(
             qualifiers.type,
             name,

@@ -30,6 +30,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _DECIMAL = re.compile(r"[+-]?(?=.*[.eE])[\d.]+(?:[eE][+-]?\d+)?", re.ASCII)
+#: Comments that LLVM puts around what a program wrote as assembly.
+_INLINE = re.compile(r"//[ ](?:begin|end)[ ]inline[ ]asm\b")
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -43,6 +45,7 @@ class Tokens:
         self.texts: list[str] = []
         self.starts: list[int] = []
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
+        self._inline = [found.start() for found in _INLINE.finditer(text)]
         self._scan()
 
     def _scan(self) -> None:
@@ -79,6 +82,10 @@ class Tokens:
         start = self.starts[index]
         line = bisect_right(self._lines, start)
         return Location(self.filename, line, start - self._lines[line - 1] + 1)
+
+    def inline(self, index: int) -> bool:
+        """Whether a token stands between ``// begin inline asm`` and ``// end inline asm``."""
+        return bisect_right(self._inline, self.starts[index]) % 2 == 1
 
     def error(
         self, what: str, index: int, *, expected: object, actual: object | None = None

@@ -21,6 +21,7 @@ from hopwell.ptx.nodes import (
     Symbol,
     Vector,
 )
+from hopwell.ptx.scopes import Scope
 
 #: PTX ISA, chapter 10 (Special Registers).
 _SPECIAL = re.compile(
@@ -36,42 +37,12 @@ _SPECIAL = re.compile(
 _COMPONENT = re.compile(r"([^.]+)\.([xyzwrgba])", re.ASCII)
 
 
-class Scope:
-    """Names of registers that a block declares, without a per cent sign in front of most."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-        self._counted: dict[str, int] = {}
-
-    def declare(self, name: str, count: int | None) -> bool:
-        """False if the scope has that very name already."""
-        if name in (self._names if count is None else self._counted):
-            return False
-        if count is None:
-            self._names.add(name)
-        else:
-            self._counted[name] = count
-        return True
-
-    def __contains__(self, name: str) -> bool:
-        if name in self._names:
-            return True
-        stem = name.rstrip("0123456789")
-        number = name[len(stem) :]
-        # A stem may itself end in digits: x1<10> declares x10 to x19.
-        while number:
-            if stem in self._counted and (number == "0" or number[0] != "0"):
-                return int(number) < self._counted[stem]
-            stem, number = stem + number[0], number[1:]
-        return False
-
-
 class OperandReader(Cursor):
     """Reads operands. A name is a register where an open scope declares it, or with a ``%``."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__(tokens)
-        self.scopes: list[Scope] = []
+        self.scope = Scope()
 
     def operands(self, opcode: str) -> tuple[Operand, ...]:
         """All operands of an instruction, through its semicolon."""
@@ -154,7 +125,7 @@ class OperandReader(Cursor):
             if parts is None:
                 self.error("an operand", "a register, or one element of it", self.index - 1)
             name, component = parts.groups()
-        if name[0] == "%" or any(name in scope for scope in reversed(self.scopes)):
+        if name[0] == "%" or self.scope.find(name) is not None:
             return Register(name, location, component)
         if component is not None or ":" in name:
             self.error("an operand", "a register that is declared", self.index - 1)

@@ -20,7 +20,7 @@ from hopwell.ptx.nodes import (
     SourceLine,
     Statement,
 )
-from hopwell.ptx.operands import Scope
+from hopwell.ptx.scopes import Scope
 
 #: Directives of a function that take integers or nothing (PTX ISA 11.4).
 _FUNCTION_DIRECTIVES = frozenset(
@@ -138,7 +138,7 @@ class _Parser(DeclarationReader):
         entry = self.texts[self.index] == ".entry"
         self.index += 1
         attributes = self.attributes()
-        self.scopes.append(Scope())
+        outer, self.scope = self.scope, Scope(self.scope)
         returns = () if entry else self.parameters()
         name = self.identifier("the name of a function")
         parameters = self.parameters()
@@ -150,7 +150,7 @@ class _Parser(DeclarationReader):
             if self.texts[self.index] != "{":
                 self.error(f"the function {name}", "'{', ';' or a directive of functions")
             body = self._block()
-        self.scopes.pop()
+        self.scope = outer
         return Function(
             name, entry, parameters, returns, directives, body, linkage, location, attributes
         )
@@ -180,7 +180,7 @@ class _Parser(DeclarationReader):
         location = self.location()
         opening = self.index
         self.index += 1
-        self.scopes.append(Scope())
+        outer, self.scope = self.scope, Scope(self.scope)
         statements: list[Statement] = []
         kinds, texts = self.kinds, self.texts
         while True:
@@ -204,7 +204,7 @@ class _Parser(DeclarationReader):
             else:
                 self.error("a statement", "an instruction, a label, a directive or a block")
         self.index += 1
-        self.scopes.pop()
+        self.scope = outer
         return Block(tuple(statements), location)
 
     def _guarded(self) -> Instruction:
@@ -246,11 +246,11 @@ class _Parser(DeclarationReader):
         return Label(name, location)
 
     def _prototype(self, name: str, location: Location) -> CallPrototype:
-        self.scopes.append(Scope())
+        outer, self.scope = self.scope, Scope(self.scope)
         returns = self.parameters()
         self.identifier("a prototype, whose name is _")
         parameters = self.parameters()
-        self.scopes.pop()
+        self.scope = outer
         directives = self._function_directives()
         self.expect(";", "a prototype")
         return CallPrototype(name, parameters, returns, directives, location)
@@ -258,7 +258,13 @@ class _Parser(DeclarationReader):
     def _directive(self) -> list[Statement]:
         text = self.texts[self.index]
         if text == ".loc":
-            directive, self._source = self.loc()
+            inline = self.tokens.inline(self.index)
+            directive, source = self.loc()
+            if inline:
+                # LLVM counts the lines of inline assembly on from the program's line that holds
+                # it, as if they stood there. All of it belongs to that line, the one before.
+                return []
+            self._source = source
             return [directive]
         if text == ".reg":
             return [self.registers()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from types import ModuleType
 from unittest import mock
 
 PACKAGE = "hopwell.hopper"
+KERNEL = f"{PACKAGE}.forward"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def _extent(text: str, path: Sequence[str]) -> tuple[int, int]:
 @contextmanager
 def applied(edits: Sequence[Edit]) -> Iterator[None]:
     """Our kernel with some edits, for whatever is compiled inside the block."""
+    importlib.import_module(KERNEL)  # all of it: what is imported later would keep the edit
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hopwell-fault-")))
         for module in dict.fromkeys(edit.module for edit in edits):
@@ -79,10 +82,20 @@ def applied(edits: Sequence[Edit]) -> Iterator[None]:
                 text = edit.apply(text)
             changed = _loaded(original.__name__, directory / f"{module}.py", text)
             for edit in mine:
-                owner, source = _owner(original, edit.path), _owner(changed, edit.path)
-                name = edit.path[-1]
-                stack.enter_context(mock.patch.object(owner, name, vars(source)[name]))
+                name, source = edit.path[-1], _owner(changed, edit.path)
+                for owner in _holders(original, edit.path):
+                    stack.enter_context(mock.patch.object(owner, name, vars(source)[name]))
         yield
+
+
+def _holders(module: ModuleType, path: Sequence[str]) -> list[object]:
+    """Where the kernel finds a function: its class, or every module that imported it by name."""
+    owner = _owner(module, path)
+    if owner is not module:
+        return [owner]
+    function = vars(module)[path[-1]]
+    modules = [other for name, other in sys.modules.items() if name.startswith(PACKAGE)]
+    return [other for other in modules if vars(other).get(path[-1]) is function]
 
 
 def _loaded(name: str, file: Path, text: str) -> ModuleType:

@@ -210,6 +210,19 @@ PLACES = [
         lambda given: given[480:512],
     ),
     Pair(
+        "out-of-bounds-local",
+        "",
+        """.local .align 4 .b32 own[8];
+        and.b32 %r1, %x, 7;
+        mov.u64 %d1, own;
+        mad.wide.u32 %d1, %r1, 4, %d1;
+        st.local.u32 [%d1[-+4-]{++0+}], %x; // seen
+        ld.local.u32 %r2, [%d1];
+        st.global.u32 [%mine], {+%r2+}[-%x-];
+        """,
+        lambda given: range(32),
+    ),
+    Pair(
         "misaligned-access",
         "",
         """mov.u32 %r1, cells;

@@ -22,6 +22,15 @@ bar.sync 0;
 """
 
 
+#: Whether a phase is complete after one more arrival: the copies' bytes were those expected.
+ONE_COPY = """nanosleep.u32 20000; bar.warp.sync -1;
+@%p1 mbarrier.arrive.shared.b64 _, [bar];
+bar.warp.sync -1; nanosleep.u32 20000;
+mbarrier.test_wait.parity.shared::cta.b64 %p2, [bar], 1; selp.b32 %r5, 1, 0, %p2;
+mad.wide.u32 %d5, %x, 4, %p_out; st.global.b32 [%d5+1024], %r5;
+"""
+
+
 def _data(seed: int, size: int) -> Any:
     return partial(inputs.random_bits, seed, size, 8)
 
@@ -142,6 +151,24 @@ def bulk() -> Iterator[Snippet]:
             block=(64, 1, 1),
             shared_bytes=4096,
         )
+    yield program(
+        "bulk/load by every lane",
+        INIT
+        # Every lane issues its own copy, so that 32 times the bytes arrive.
+        + """@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], 32768;
+        bar.warp.sync -1;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
+        [%r3], [%p_data], 1024, [bar];
+        """
+        + waiting("full", "bar", 0)
+        + ONE_COPY
+        + copy_out(1024, 32),
+        inputs={"data": _data(70, 1024)},
+        outputs={"out": poisoned(np.uint8, 1024 + 128)},
+        preamble=ROOM + BARRIER,
+        shared_bytes=1024,
+        hazards=("shared-memory-race",),  # 32 copies to the same bytes
+    )
     yield program(
         "bulk/ring",
         # A raw bulk copy in a loop, two stages, completed by mbarriers and released by arrivals.

@@ -20,7 +20,7 @@ ERROR_LOG, ERROR_LOG_SIZE = 5, 6  # CU_JIT_ERROR_LOG_BUFFER and its size
 #: CUtensorMapDataType, by PTX type.
 TENSOR_TYPES = {
     "u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5,
-    "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "tf32": 11,
+    "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "f32.ftz": 10, "tf32": 11, "tf32.ftz": 12,
 }  # fmt: skip
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 FILLS = {"zero": 0, "nan": 1}

@@ -208,12 +208,51 @@ def halfway_f32(exponent: int, mantissa: int, seed: int, count: int) -> Array:
 _SMALL = {"e4m3": (0x00, 0x38, 0x40, 0x44, 0x48), "e5m2": (0x00, 0x3C, 0x40, 0x42, 0x44)}
 
 
-def matrix_elements(type_: str, seed: int, count: int, exact: bool) -> Array:
+#: Finite magnitudes of the 8-bit types are the codes below these.
+_FINITE_CODES = {"e4m3": 0x7F, "e5m2": 0x7C}
+
+
+def _wide_elements(type_: str, seed: int, count: int) -> Array:
+    """Finite numbers of many magnitudes: sums lose bits. One in eight is any, subnormal too."""
+    if type_ in _FINITE_CODES:
+        bits = random_bits(seed, count, 8)
+        return bits & np.uint8(0x80) | (bits & np.uint8(0x7F)) % np.uint8(_FINITE_CODES[type_])
+    name = "f32" if type_ == "tf32" else type_
+    bits = moderate_floats(seed, count, name, {"f16": 7, "f32": 16}.get(type_, 10))
+    any_ = random_bits(seed + 1, count, bits_of(name))
+    exponent, mantissa = FLOATS[name]
+    # Nothing that makes a product overflow f32; of f16 every finite number.
+    top = bits.dtype.type((1 << exponent - 1) - (exponent == 5) << mantissa)
+    any_ = np.where(any_ & top == top, any_ ^ top, any_)
+    bits = np.where(below(seed + 2, count, 8) == 0, any_, bits)
+    return bits & np.uint32(0xFFFFE000) if type_ == "tf32" else bits
+
+
+def _with_specials(type_: str, seed: int, elements: Array) -> Array:
+    """Elements of which one in 64 is a NaN or an infinity of either sign."""
+    if type_ in _FINITE_CODES:
+        values = [0x7F, 0xFF] + ([0x7C, 0xFC, 0x7D] if type_ == "e5m2" else [])
+    else:
+        exponent, mantissa = FLOATS["f32" if type_ == "tf32" else type_]
+        top, sign = ((1 << exponent) - 1) << mantissa, 1 << exponent + mantissa
+        values = [top, top | sign, top | 1 << mantissa - 1, top | sign | 1 << mantissa - 1]
+        values += [top | (1 << mantissa) - 1]
+    chosen = np.array(values, elements.dtype)[below(seed + 3, elements.size, len(values))]
+    return np.where(below(seed + 4, elements.size, 64) == 0, chosen, elements)
+
+
+def matrix_elements(type_: str, seed: int, count: int, kind: str) -> Array:
     """Elements of a matrix operand, as bits.
 
-    exact: integers of at most 4, so that sums of products are exact in any order; otherwise numbers
-    spread over [-1, 1] (integers and bits: over all of their range).
+    kind: ``exact``, integers of at most 4, so that sums of products are exact in any order;
+    ``rounded``, numbers spread over [-1, 1]; ``wide``, over many magnitudes; ``special``, as exact,
+    with infinities and NaN among them. Integers and bits are always over all of their range.
     """
+    exact = kind in ("exact", "special")
+    if kind == "special":
+        return _with_specials(type_, seed, matrix_elements(type_, seed, count, "exact"))
+    if kind == "wide" and type_ not in ("s8", "u8", "b8", "b1"):
+        return _wide_elements(type_, seed, count)
     if type_ in ("s8", "u8", "b8", "s4", "u4", "b1"):
         return random_bits(seed, count, 8)
     if type_ in _SMALL:

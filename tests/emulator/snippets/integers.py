@@ -25,7 +25,10 @@ def _nonzero_divisors(type_: str) -> list[Array]:
 
 
 def _positions(type_: str, width: int, last: int) -> list[Array]:
-    """A value, and position and length operands that lie inside and beyond it."""
+    """A value, and position and length operands below ``width``, inside the value and beyond it.
+
+    The ISA restricts those of bfe and bfi to 0..255.
+    """
     first = inputs.column(type_, 5, COUNT)
     return [first, *(inputs.below(40 + i, COUNT, width) for i in range(last))]
 

@@ -8,6 +8,7 @@ from tests.emulator.snippets import (
     barriers,
     conversions,
     copies,
+    edges,
     floats,
     integers,
     matrices,
@@ -28,6 +29,7 @@ FAMILIES = (
     matrices,
     warpgroup,
     copies,
+    edges,
     tensor_copies,
 )
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.elementwise import Array
-from tests.emulator.snippets.snippet import Comparison, Snippet, poisoned, program
+from tests.emulator.snippets.snippet import Snippet, poisoned, program
 
 FILL = """mad.wide.u32 %d0, %x, 16, %p_data; mov.u32 %r3, area; mad.lo.u32 %r4, %x, 16, %r3;
 ld.global.v4.b32 {%r5, %r6, %r7, %r8}, [%d0]; st.shared.v4.b32 [%r4], {%r5, %r6, %r7, %r8};
@@ -87,22 +87,24 @@ def _width(type_: str) -> int:
     return WIDTH.get(type_) or int(type_.lstrip("busf"))
 
 
-def _elements(type_: str, seed: int, bits: int, exact: bool) -> Array:
+def _elements(type_: str, seed: int, bits: int, kind: str) -> Array:
     """A whole operand of ``bits`` bits, as bytes."""
     width = max(_width(type_), 8)
-    return inputs.matrix_elements(type_, seed, bits // width, exact).view(np.uint8)
+    return inputs.matrix_elements(type_, seed, bits // width, kind).view(np.uint8)
 
 
 def multiplications() -> Iterator[Snippet]:
     for shape, result, a, b, modifiers in FORMS:
         m, n, k = (int(x) for x in shape[1:].replace("n", " ").replace("k", " ").split())
-        floating = result in ("f16", "f32")
-        for exact in (True, False) if floating else (result != "f64",):
-            yield _multiplication(shape, (m, n, k), result, a, b, modifiers, exact)
+        kinds: tuple[str, ...] = ("exact", "rounded", "wide", "special")
+        if result not in ("f16", "f32"):
+            kinds = ("rounded",) if result == "f64" else ("exact",)
+        for kind in kinds:
+            yield _multiplication(shape, (m, n, k), result, a, b, modifiers, kind)
 
 
 def _multiplication(
-    shape: str, mnk: tuple[int, int, int], result: str, a: str, b: str, modifiers: str, exact: bool
+    shape: str, mnk: tuple[int, int, int], result: str, a: str, b: str, modifiers: str, inputs_: str
 ) -> Snippet:
     m, n, k = mnk
     word = 64 if result == "f64" else 32
@@ -129,37 +131,19 @@ def _multiplication(
     )
     for i, name in enumerate(names):
         body += f"st.global.b{word} [%d9+{i * word // 8}], {name};\n"
-    if exact or result == "s32":
-        comparison = Comparison()
-    elif result == "f64":
-        comparison = Comparison("absolute", "f64", (k + 1) * 2.0**-50)
-    else:
-        comparison = Comparison("absolute", result, accumulation_bound(k, result))
     dtype = {"f16": np.uint16, "f64": np.uint64}.get(result, np.uint32)
     return program(
-        f"matrix/mma.{shape}.{result}.{a}.{b}{kind}{modifiers}{' exact' if exact else ''}",
+        f"matrix/mma.{shape}.{result}.{a}.{b}{kind}{modifiers} {inputs_}",
         body,
         inputs={
-            "a": partial(_elements, a, 52, operand_bits["a"], exact),
-            "b": partial(_elements, b, 53, operand_bits["b"], exact),
+            "a": partial(_elements, a, 52, operand_bits["a"], inputs_),
+            "b": partial(_elements, b, 53, operand_bits["b"], inputs_),
             "c": partial(
-                _elements, result if result != "s32" else "b8", 54, operand_bits["c"], exact
+                _elements, result if result != "s32" else "b8", 54, operand_bits["c"], inputs_
             ),
         },
         outputs={"out": poisoned(dtype, m * n)},
-        comparison=comparison,
     )
-
-
-def accumulation_bound(k: int, result: str, kept: int = 23) -> float:
-    """Largest difference of two sums of k products of numbers in [-1, 1] and one such addend.
-
-    Tensor cores align the products and the addend to the largest of them and keep ``kept`` bits
-    below it, in an order of their own: each of the k + 1 terms may lose a unit there, on either
-    side. A result in f16 is rounded once more.
-    """
-    bound = 2 * (k + 1) * 2.0**-kept * max(1.0, k / 4)
-    return bound + (2.0**-10 * k if result == "f16" else 0.0)
 
 
 def snippets() -> Iterator[Snippet]:

@@ -413,6 +413,7 @@ def _vector_atomics() -> Iterator[Snippet]:
 
 def special_registers() -> Iterator[Snippet]:
     names = [f"%{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
+    # Not %warpid: hardware gives the slot that a warp runs in, which may change.
     names += ["%laneid", "%dynamic_smem_size"]
     names += [f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")]
     names += [

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.barriers import BARRIER, CLUSTER_SYNC, waiting
-from tests.emulator.snippets.copies import INIT, ROOM, clear, copy_out
+from tests.emulator.snippets.copies import INIT, ONE_COPY, ROOM, clear, copy_out
 from tests.emulator.snippets.elementwise import Array
 from tests.emulator.snippets.snippet import Snippet, TensorMap, poisoned, program
 
@@ -42,7 +42,7 @@ class Case:
 
     @property
     def element(self) -> int:
-        return 4 if self.type == "tf32" else inputs.bits_of(self.type) // 8
+        return inputs.bits_of(self.type.partition(".")[0]) // 8
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -98,6 +98,12 @@ def _tensor(case: Case, seed: int = 91) -> Array:
     if case.type in inputs.FLOATS:
         count = case.tensor_bytes // case.element
         return inputs.moderate_floats(seed, count, case.type, 4).view(np.uint8)
+    if case.type.startswith("tf32") or case.type.endswith(".ftz"):
+        # What is rounded or flushed on the way: ties, subnormals, and every class of numbers.
+        words = inputs.column("f32", seed, case.tensor_bytes // 4)
+        words[::3] = words[::3] & ~np.uint32(0x1FFF) | np.uint32(0x1000)
+        words[1::5] &= np.uint32(0x80FFFFFF)
+        return words.view(np.uint8)
     return inputs.random_bits(seed, case.tensor_bytes, 8)
 
 
@@ -120,6 +126,11 @@ SHAPES = [
     Case("swizzle 128B", "bf16", (128, 20), (64, 16), (64, 7), "128B"),
     Case("swizzle 128B f32", "f32", (40, 30), (32, 24), (16, 9), "128B"),
     Case("swizzle 128B narrow", "bf16", (128, 20), (32, 16), (64, 7), "128B"),
+    Case("swizzle 64B narrow 3d", "u8", (64, 9, 5), (48, 5, 2), (16, 3, 2), "64B"),
+    Case("swizzle 128B narrow at 256", "bf16", (128, 20), (40, 8), (64, 5), "128B", offset=256),
+    Case("tf32 whole", "tf32", (32, 16), (32, 16), (0, 0)),
+    Case("f32 ftz", "f32.ftz", (32, 16), (32, 16), (0, 0)),
+    Case("tf32 ftz", "tf32.ftz", (32, 16), (32, 16), (0, 0)),
     Case("swizzle 128B 3d", "u8", (130, 7, 5), (128, 5, 3), (16, 3, 3), "128B"),
     Case("swizzle 128B 4d", "bf16", (64, 3, 20, 2), (64, 1, 16, 1), (0, 2, 9, 1), "128B"),
     Case("swizzle 128B at 128", "bf16", (64, 20), (64, 16), (0, 2), "128B", offset=128),
@@ -133,6 +144,10 @@ LOADS = [
     Case("2d before", "bf16", (40, 12), (16, 7), (-8, -4)),
     Case("3d before", "f32", (10, 10, 6), (8, 3, 4), (4, -2, -1)),
     Case("swizzle 128B f32 before", "f32", (40, 30), (32, 24), (16, -3), "128B"),
+    Case("5d before", "f16", (24, 4, 3, 4, 3), (16, 2, 2, 3, 2), (8, -1, -1, 2, -1)),
+    Case("steps before", "u32", (16, 30, 9), (4, 8, 6), (4, -3, -2), steps=(1, 2, 3)),
+    Case("swizzle 128B narrow before", "f32", (40, 30), (16, 8), (-4, -3), "128B"),
+    Case("nan narrow", "f16", (40, 10), (16, 8), (32, 5), "64B", "nan"),
     Case("nan f16", "f16", (20, 10), (16, 8), (8, 5), fill="nan"),
     Case("nan bf16", "bf16", (23, 10), (16, 8), (16, -3), fill="nan"),
     Case("nan f32", "f32", (19, 10), (16, 8), (8, 5), fill="nan"),
@@ -145,6 +160,7 @@ LOADS = [
 
 #: What ends a copy that the engine refuses.
 ILLEGAL = "CUDA_ERROR_ILLEGAL_INSTRUCTION"
+MISALIGNED = "CUDA_ERROR_MISALIGNED_ADDRESS"
 
 
 def load(case: Case, **refusal: Any) -> Snippet:
@@ -245,7 +261,32 @@ def multicast() -> Snippet:
     )
 
 
+def by_every_lane() -> Snippet:
+    """32 lanes issue 32 loads, even where they agree: 32 times the bytes arrive."""
+    case = Case("", "bf16", (64, 32), (64, 8), (0, 4), "128B")
+    set_coordinates, vector = case.coordinates()
+    return program(
+        "tensor/load by every lane",
+        INIT
+        + set_coordinates
+        + f"""@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [bar], {32 * case.box_bytes};
+        bar.warp.sync -1;
+        cp.async.bulk.tensor.2d.{LOAD} [%r3], [%p_map, {vector}], [bar];
+        """
+        + waiting("full", "bar", 0)
+        + ONE_COPY
+        + copy_out(1024, 32),
+        inputs={"data": partial(_tensor, case)},
+        outputs={"out": poisoned(np.uint8, 1024 + 128)},
+        maps=(case.map("data"),),
+        preamble=ROOM.replace("128", "1024") + BARRIER,
+        shared_bytes=ROOM_BYTES,
+        hazards=("shared-memory-race",),  # 32 copies to the same bytes
+    )
+
+
 def snippets() -> Iterator[Snippet]:
+    yield by_every_lane()
     for case in SHAPES + LOADS:
         yield load(case)
     for case in SHAPES:
@@ -262,6 +303,8 @@ def snippets() -> Iterator[Snippet]:
         case = Case(type_, type_, (80 // element, 9), (32 // element, 6), (64 // element, 5))
         for operation in operations:
             yield store(case, operation)
+    yield store(Case("s32 ragged", "s32", (19, 11), (8, 6), (16, 8)), "add")
+    yield store(Case("f16 ragged", "f16", (19, 11), (16, 6), (16, 2)), "max")
     yield store(Case("swizzled", "f32", (40, 30), (32, 8), (16, 26), "128B"), "add")
     yield multicast()
     misaligned = Case("from byte 20", "f16", (64, 24), (32, 8), (10, 9))
@@ -270,4 +313,6 @@ def snippets() -> Iterator[Snippet]:
     yield load(misaligned, hazards=broken, refused=ILLEGAL)
     yield store(misaligned, hazards=broken[:1], refused=ILLEGAL)
     before = Case("before", "f16", (64, 24), (32, 8), (16, -1))
+    inside = Case("to byte 64", "u8", (256,), (64,), (32,), offset=64)
+    yield load(inside, hazards=broken, refused=MISALIGNED)
     yield store(before, hazards=("out-of-bounds-global",), refused=ILLEGAL)

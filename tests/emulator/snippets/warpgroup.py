@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from tests.emulator.snippets import inputs
 from tests.emulator.snippets.elementwise import Array
-from tests.emulator.snippets.matrices import accumulation_bound
-from tests.emulator.snippets.snippet import Comparison, Snippet, poisoned, program
+from tests.emulator.snippets.snippet import Snippet, poisoned, program
 
 #: Bytes of shared memory for each operand.
 A_BYTES, B_BYTES = 16384, 32768
@@ -36,9 +35,10 @@ class Form:
     negated: tuple[int, int] = (1, 1)
     registers: bool = False  # A comes from registers
     scale_d: bool = True
-    exact: bool = True
+    kind: Literal["exact", "rounded", "wide", "special"] = "exact"
     modifier: str = ""
     start: tuple[int, int] = (0, 0)  # byte offsets of the operands from a multiple of 1024
+    base: tuple[int, int] = (0, 0)  # base offsets of the descriptors
 
     @property
     def k(self) -> int:
@@ -62,8 +62,9 @@ class Form:
         parts += [f"{x}^T" for x, t in zip("AB", self.transposed, strict=True) if t]
         parts += [f"-{x}" for x, s in zip("AB", self.negated, strict=True) if s < 0]
         parts.append("" if self.scale_d else "D=0")
-        parts.append("" if self.exact else "rounded")
+        parts.append("" if self.kind == "exact" else self.kind)
         parts += [f"{x}+{s}" for x, s in zip("AB", self.start, strict=True) if s]
+        parts += [f"{x} base {b}" for x, b in zip("AB", self.base, strict=True) if b]
         return " ".join(part for part in parts if part)
 
     def call(self, accumulators: str, step: int = 0) -> str:
@@ -77,16 +78,16 @@ class Form:
         return f"{self.opcode} {', '.join(operands)};"
 
 
-def _operand(type_: str, seed: int, size: int, exact: bool) -> Array:
+def _operand(type_: str, seed: int, size: int, kind: str) -> Array:
     width = max(WIDTH[type_], 8)
-    return inputs.matrix_elements(type_, seed, 8 * size // width, exact).view(np.uint32)
+    return inputs.matrix_elements(type_, seed, 8 * size // width, kind).view(np.uint32)
 
 
 def _accumulators(form: Form) -> Array:
     type_ = "b8" if form.result == "s32" else form.result
     width = {"b8": 8, "f16": 16, "f32": 32}[type_]
     size = 64 * form.n * (16 if form.result == "f16" else 32)
-    return inputs.matrix_elements(type_, 63, size // width, form.exact).view(np.uint32)
+    return inputs.matrix_elements(type_, 63, size // width, form.kind).view(np.uint32)
 
 
 #: Copies the operands to shared memory and makes them visible to the tensor core.
@@ -109,7 +110,10 @@ def _descriptors(form: Form, steps: int) -> str:
     text = ""
     for i, (base, offset) in enumerate(((40, 0), (50, A_BYTES))):
         high = (
-            SWIZZLE_MODE[form.swizzle] << 62 | form.stride[i] >> 4 << 32 | form.lead[i] >> 4 << 16
+            SWIZZLE_MODE[form.swizzle] << 62
+            | form.base[i] << 49
+            | form.stride[i] >> 4 << 32
+            | form.lead[i] >> 4 << 16
         )
         for step in range(steps):
             at = offset + form.start[i] + 32 * step
@@ -143,16 +147,6 @@ LOAD_A = "mad.wide.u32 %d9, %x, 16, %p_a; ld.global.v4.b32 {%r40, %r41, %r42, %r
 WAIT = "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
 
 
-def _comparison(form: Form, steps: int = 1) -> Comparison:
-    if form.exact or form.result == "s32":
-        return Comparison()
-    # The 8-bit types are summed with 13 bits below the largest term.
-    kept = 13 if WIDTH[form.a] == 8 else 23
-    return Comparison(
-        "absolute", form.result, accumulation_bound(steps * form.k, form.result, kept)
-    )
-
-
 def _snippet(form: Form, name: str, work: str, steps: int, rows: int = 1) -> Snippet:
     elements = 64 * form.n * rows
     dtype = np.uint16 if form.result == "f16" else np.uint32
@@ -160,12 +154,11 @@ def _snippet(form: Form, name: str, work: str, steps: int, rows: int = 1) -> Sni
         f"wgmma/{name}",
         FILL + _descriptors(form, steps) + LOAD_A + work,
         inputs={
-            "a": partial(_operand, form.a, 61, A_BYTES, form.exact),
-            "b": partial(_operand, form.b, 62, B_BYTES, form.exact),
+            "a": partial(_operand, form.a, 61, A_BYTES, form.kind),
+            "b": partial(_operand, form.b, 62, B_BYTES, form.kind),
             "c": partial(_accumulators, form),
         },
         outputs={"out": poisoned(dtype, elements)},
-        comparison=_comparison(form, steps),
         preamble=".extern .shared .align 1024 .b8 room[];\n",
         block=(128, 1, 1),
         shared_bytes=A_BYTES + B_BYTES,
@@ -246,13 +239,24 @@ def forms() -> Iterator[Form]:
     yield dataclasses.replace(half, n=32, negated=(-1, 1), registers=True)
     yield dataclasses.replace(half, n=16, scale_d=False)
     yield Form("s8", "s8", "s32", 16, scale_d=False)
-    # Sums that have to be rounded.
+    # Sums that have to be rounded, and what is no number.
     for a, b, result in (
         ("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"),
         ("tf32", "tf32", "f32"), ("e4m3", "e4m3", "f32"), ("e5m2", "e4m3", "f32"),
         ("e4m3", "e4m3", "f16"),
     ):  # fmt: skip
-        yield Form(a, b, result, 16, exact=False)  # type: ignore[arg-type]
+        for kind in ("rounded", "wide", "special"):
+            yield Form(a, b, result, 16, kind=kind)  # type: ignore[arg-type]
+    yield Form("e4m3", "e5m2", "f32", 16, kind="wide", scale_d=False)
+    yield Form("f16", "f16", "f32", 16, kind="wide", scale_d=False, negated=(-1, 1))
+    yield Form("e5m2", "e5m2", "f32", 8, kind="wide", registers=True)
+    # Patterns that do not begin at a multiple of their size, named by a base offset.
+    for a, b in (("f16", "f16"), ("tf32", "tf32")):
+        for start, late in (((256, 0), (2, 0)), ((0, 384), (0, 3)), ((640, 128), (5, 1))):
+            yield Form(a, b, "f32", 24, start=start, base=late)
+            yield Form(a, b, "f32", 24, start=start)
+    yield Form("f16", "f16", "f32", 24, "64B", stride=(512, 512), start=(128, 0), base=(1, 0))
+    yield Form("f16", "f16", "f32", 24, base=(3, 0))
 
 
 def sequences() -> Iterator[Snippet]:

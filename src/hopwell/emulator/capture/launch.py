@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from hopwell.emulator import tensor_map
 from hopwell.emulator.capture.parameters import (
     Parameter,
     argument_bytes,
+    directives_of,
     pack_parameters,
     parameter_bytes,
     parameters_of,
@@ -26,6 +29,9 @@ from hopwell.emulator.tensor_map import TensorMap
 from hopwell.errors import CaptureError, TensorMapError
 
 Triple = tuple[int, int, int]
+
+#: Limits of compute capability 9.0 (CUDA C++ Programming Guide, "Compute Capabilities").
+_THREADS, _CLUSTER, _SHARED = 1024, 16, 232_448
 
 ADDRESS_BYTES = 8
 #: Along a dimension of this many elements or more no tensor ends. Ragged tensors have such
@@ -58,6 +64,18 @@ class Buffer:
                 actual=f"strides {self.array.strides} of shape {self.array.shape}",
                 consequence="Addresses inside it are not one range. Pass the memory it is a view "
                 "of.",
+            )
+        if (
+            not self.array.flags.writeable
+            or self.array.dtype.hasobject
+            or not self.array.dtype.isnative
+        ):
+            raise CaptureError(
+                f"buffer {self.name}",
+                expected="memory that can be written, of numbers in this machine's byte order",
+                actual=f"dtype {self.array.dtype.str}"
+                + ("" if self.array.flags.writeable else ", read-only"),
+                consequence="Kernels read and write it in place. Pass a copy.",
             )
 
     @classmethod
@@ -135,9 +153,35 @@ class Launch:
                 raise self._error(what, "three positive extents", extents)
         if any(all_ % part for all_, part in zip(self.grid, self.cluster, strict=True)):
             raise self._error("grid", f"a multiple of the cluster {self.cluster}", self.grid)
+        self._check_limits()
         expected = parameter_bytes(self.layout)
         if len(self.parameters) != expected:
             raise self._error("parameters", f"{expected} bytes", f"{len(self.parameters)} bytes")
+
+    def _check_limits(self) -> None:
+        """What the hardware and the kernel's own directives allow (compute capability 9.0)."""
+        threads, ctas = prod(self.block), prod(self.cluster)
+        given = directives_of(self.ptx, self.kernel)
+        limits: list[tuple[str, bool, object, object]] = [
+            ("block", threads <= _THREADS, f"at most {_THREADS} threads", threads),
+            ("grid", self.grid[0] < 2**31 and max(self.grid[1:]) < 2**16,
+             "below 2**31 along x, below 2**16 along y and z", self.grid),
+            ("cluster", ctas <= _CLUSTER, f"at most {_CLUSTER} CTAs", ctas),
+            ("shared_bytes", 0 <= self.shared_bytes <= _SHARED, f"0 to {_SHARED}",
+             self.shared_bytes),
+        ]  # fmt: skip
+        for name, what, actual, exact in (
+            ("reqntid", "block", self.block, True),
+            ("maxntid", "block", self.block, False),
+            ("reqnctapercluster", "cluster", self.cluster, True),
+        ):
+            if name in given:
+                wanted = (*given[name], 1, 1)[:3]
+                fits = actual == wanted if exact else prod(actual) <= prod(wanted)
+                limits.append((what, fits, f"what .{name} says, {wanted}", actual))
+        for what, fits, expected, found in limits:
+            if not fits:
+                raise self._error(what, expected, found)
 
     def _error(self, what: str, expected: object, actual: object) -> CaptureError:
         return CaptureError(
@@ -243,6 +287,21 @@ class Launch:
             for offset, value, buffer in found
             if buffer is not None
         )
+
+    @property
+    def ranges(self) -> Iterator[tuple[str, int, NDArray[np.uint8]]]:
+        """The bytes of the buffers by ascending address: buffers that overlap are one range."""
+        left = sorted(self.buffers, key=lambda buffer: (buffer.address, buffer.size))
+        while left:
+            first, *left = left
+            names, base, end = [first.name], first.address, first.address + first.size
+            while left and left[0].address < end:
+                names.append(left[0].name)
+                end = max(end, left[0].address + left.pop(0).size)
+            whole = first.array.reshape(-1).view(np.uint8)
+            if end > base + first.size:
+                whole = Buffer.at("", base, end - base).array
+            yield ", ".join(dict.fromkeys(names)), base, whole
 
     def check_tensor_maps(self) -> None:
         """Check every tensor map among the parameters against the buffers.
@@ -356,8 +415,17 @@ class Launch:
         Raises:
             CaptureError: the file is of another format.
         """
-        with np.load(path, allow_pickle=False) as saved:
+        try:
+            saved = np.load(path, allow_pickle=False)
             header = json.loads(str(saved["header"]))
+        except (KeyError, ValueError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise CaptureError(
+                f"saved launch {path}",
+                expected="a file that Launch.save wrote",
+                actual=str(error),
+                consequence="It cannot be read.",
+            ) from error
+        with saved:
             if header["format"] != _FORMAT:
                 raise CaptureError(
                     f"saved launch {path}",

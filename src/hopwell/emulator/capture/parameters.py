@@ -38,6 +38,21 @@ class Parameter(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
+def directives_of(ptx: str, kernel: str) -> dict[str, tuple[int, ...]]:
+    """The performance directives of an entry function that are integers, such as ``reqntid``."""
+    entry = parse(ptx).function(kernel)
+    return (
+        {}
+        if entry is None
+        else {
+            name: tuple(int(value) for value in values)
+            for name, values in entry.directives.items()
+            if all(isinstance(value, int) for value in values)
+        }
+    )
+
+
+@functools.lru_cache(maxsize=64)
 def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
     """The parameters of an entry function, laid out as PTX has it: each at its alignment.
 
@@ -53,14 +68,11 @@ def parameters_of(ptx: str, kernel: str) -> tuple[Parameter, ...]:
             actual=short_name(kernel),
             consequence="The launch cannot be run.",
         )
-    found: list[Parameter] = []
-    for declared in entries[kernel].parameters:
-        alignment = declared.aligned_bytes
-        offset = -(-parameter_bytes(found) // alignment) * alignment
-        found.append(
-            Parameter(declared.name, declared.type, offset, declared.size_bytes, alignment)
-        )
-    return tuple(found)
+    entry = entries[kernel]
+    return tuple(
+        Parameter(each.name, each.type, offset, each.size_bytes, each.aligned_bytes)
+        for each, offset in zip(entry.parameters, entry.parameter_offsets.values(), strict=True)
+    )
 
 
 def parameter_bytes(layout: Sequence[Parameter]) -> int:
@@ -101,13 +113,19 @@ def argument_bytes(entry: Parameter, value: Any) -> bytes:
         if isinstance(value, bytes):
             return value
         if isinstance(value, np.ndarray):
+            if entry.size != 8 or entry.type[0] == "f":
+                raise TypeError("an address is no such value")
             return int(value.ctypes.data).to_bytes(entry.size, "little")
         if isinstance(value, TensorMap):
             return tensor_map.encode(value)
-        if isinstance(value, np.generic):
+        floating = isinstance(value, (float, np.floating))
+        same_kind = floating or entry.type[0] != "f"
+        if isinstance(value, np.generic) and value.nbytes == entry.size and same_kind:
             return value.tobytes()
-        if isinstance(value, float) or entry.type[0] == "f":
+        if entry.type[0] == "f" or (floating and entry.type[0] == "b"):
             return np.array(value, _FLOATS[entry.size]).tobytes()
+        if int(value) != value:
+            raise ValueError("not a whole number")
         return int(value).to_bytes(entry.size, "little", signed=value < 0)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise CaptureError(

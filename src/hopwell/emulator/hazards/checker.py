@@ -71,6 +71,8 @@ class Checker:
         self._warps: dict[int, Warp] = {}
         self._mates: dict[Cta, list[WarpClock]] = {}  # the clocks of a CTA's warps
         self._regions: list[Region] = []
+        self._shared: dict[Cta, list[Region]] = {}
+        self._agents: dict[Cta, list[Warp]] = {}
         self._events: dict[int, Event] = {}
         self._next_event = INITIAL + 1
         self._forget_at = _FORGET_AFTER
@@ -92,9 +94,9 @@ class Checker:
         """A warp that starts now; ``lanes`` are those that exist, ``cluster`` names its cluster."""
         number = (len(self._warps) + 1) * WARP_STRIDE
         clock = WarpClock(number, lanes.bits)
-        self._warps[number] = Warp(
-            number, name, cta, cta if cluster is None else cluster, warp_index, clock
-        )
+        warp = Warp(number, name, cta, cta if cluster is None else cluster, warp_index, clock)
+        self._warps[number] = warp
+        self._agents.setdefault(cta, []).append(warp)
         self._mates.setdefault(cta, []).append(clock)
         return number
 
@@ -110,6 +112,8 @@ class Checker:
         """Memory of ``size`` bytes, with annotated ranges."""
         region = Region(name, space, size, cta, initialised, list(names))
         self._regions.append(region)
+        if cta is not None:
+            self._shared.setdefault(cta, []).append(region)
         return region
 
     def column(self, kind: str, key: object, name: str = "") -> int:
@@ -379,17 +383,22 @@ class Checker:
                 self._findings.single(
                     a.short or "dangling-copy",
                     a.op.pc,
-                    plain_access(a.warp, a.lanes, a.op, work(a.engine)),
+                    plain_access(a.warp.name, a.lanes, a.op, work(a.engine)),
                     f"no warp of {cta_name(warp.cta)} waits for {engine_agent(a)} before it exits",
                     {},
                 )
 
+    def forget(self, cta: Cta) -> None:
+        """The CTA's shared memory is gone, and with it everybody who could reach it."""
+        for region in self._shared.pop(cta, ()):
+            region.forget()
+
     def _peers(self, cta: Cta) -> None:
         """Accesses to the shared memory of a CTA that ends, of whose end it was not told."""
-        mates = [warp for warp in self._warps.values() if warp.cta == cta]
-        for region in self._regions:
+        mates = self._agents[cta]
+        for region in self._shared.get(cta, []):
             arrays = region.arrays()
-            if region.cta != cta or arrays[0] is None:
+            if arrays[0] is None:
                 continue
             numbers = set(distinct(arrays[0]))
             if arrays[1] is not None:
@@ -417,9 +426,7 @@ class Checker:
         mates = self._mates[cta]
         views = [c.general for c in mates] + [s.general for c in mates for s in c.single.values()]
         self._open[cta] = {
-            serial: a
-            for serial, a in self._open.get(cta, {}).items()
-            if not any(a.known(times, a.fills) for times in views)
+            serial: a for serial, a in self._open.get(cta, {}).items() if not a.known_among(views)
         }
 
     def report(
@@ -435,8 +442,8 @@ class Checker:
         """A hazard that the machine detected. ``first``: the instruction of the other side."""
         check_rule(rule)
         warp = self._warps[w]
-        other = None if first is None else plain_access(warp, lanes, first, "instruction")
-        second = plain_access(warp, lanes, op, "instruction")
+        second = plain_access(warp.name, lanes, op)
+        other = None if first is None else plain_access("", FULL, first)
         self._findings.single(rule, op.pc, second, missing, facts, other)
 
     @property
@@ -500,7 +507,7 @@ class Checker:
         kept = []
         for member in self._sets[old]:
             first = self._events[member]
-            if event.writes or first.writes:
+            if (event.writes or first.writes) and not morally_strong(first, event):
                 self._ordered(first, event, index, sets, old)
             if not supersedes(event, first, index, sets, old):
                 kept.append(member)

@@ -10,6 +10,10 @@ holds what is also ordered by a proxy fence on the way: a fence adds to it all t
 knows at that moment. Only the warp columns and the columns of copies in the generic proxy
 (cp.async) matter there: the completion of a bulk copy or of a wgmma carries its own fence
 (PTX ISA 9.7.9.25.2).
+
+A third, ``sc``, holds what the ``fence.sc`` covered that communication leads here from, with or
+without acquiring it: the next such fence comes after them in Fence-SC order and learns it
+(PTX ISA 8.9.4). Fences of gpu and system scope count.
 """
 
 from __future__ import annotations
@@ -37,11 +41,14 @@ class Clock:
     A clock that the checker returned is shared: join it into one of your own, never the reverse.
     """
 
-    __slots__ = ("fenced", "general")
+    __slots__ = ("fenced", "general", "sc")
 
-    def __init__(self, general: Times | None = None, fenced: Times | None = None) -> None:
+    def __init__(
+        self, general: Times | None = None, fenced: Times | None = None, sc: Times | None = None
+    ) -> None:
         self.general: Times = {} if general is None else general
         self.fenced: Times = {} if fenced is None else fenced
+        self.sc: Times = {} if sc is None else sc
 
     @classmethod
     def single(cls, column: int, time: int) -> Clock:
@@ -52,6 +59,7 @@ class Clock:
         """Learn what ``other`` knows."""
         merge(self.general, other.general)
         merge(self.fenced, other.fenced)
+        merge(self.sc, other.sc)
 
     def advance(self, column: int, time: int) -> None:
         """Learn that ``column`` has reached ``time``."""
@@ -59,7 +67,7 @@ class Clock:
             self.general[column] = time
 
     def copy(self) -> Clock:
-        return Clock(dict(self.general), dict(self.fenced))
+        return Clock(dict(self.general), dict(self.fenced), dict(self.sc))
 
     def __repr__(self) -> str:
         return f"Clock({self.general}, fenced={self.fenced})"
@@ -74,7 +82,9 @@ class WarpClock:
     ``general[column]`` holds: bar.warp.sync orders memory, shuffles and votes do not.
     """
 
-    __slots__ = ("alive", "column", "fenced", "general", "own_fenced", "single", "time", "used")
+    __slots__ = (
+        "alive", "column", "fenced", "general", "own_fenced", "sc", "single", "time", "used",
+    )  # fmt: skip
 
     def __init__(self, column: int, alive: int) -> None:
         self.column = column
@@ -83,6 +93,7 @@ class WarpClock:
         self.used = False  # something is stamped ``time``
         self.general: Times = {column: 0}
         self.fenced: Times = {column: 0}
+        self.sc: Times = {}
         self.own_fenced = 0  # every lane has fenced its own accesses up to here
         self.single: dict[int, Clock] = {}  # what a lane alone knows
 
@@ -107,6 +118,7 @@ class WarpClock:
         copy = WarpClock(self.column, self.alive)
         copy.time = self.time
         copy.general, copy.fenced = dict(self.general), dict(self.fenced)
+        copy.sc = dict(self.sc)
         copy.own_fenced = self.own_fenced
         copy.single = {lane: clock.copy() for lane, clock in self.single.items()}
         return copy
@@ -114,7 +126,7 @@ class WarpClock:
     def snapshot(self, bits: int) -> Clock:
         """What is known to the lanes in ``bits`` together, their own past included."""
         past = self._tick()
-        clock = Clock(dict(self.general), dict(self.fenced))
+        clock = Clock(dict(self.general), dict(self.fenced), dict(self.sc))
         column = self.column
         if self._all(bits):
             clock.general[column] = past
@@ -136,9 +148,25 @@ class WarpClock:
         if self._all(bits):
             merge(self.general, clock.general)
             merge(self.fenced, clock.fenced)
+            merge(self.sc, clock.sc)
             return
         for lane in lanes_in(bits):
             self._of(lane).join(clock)
+
+    def before_sc(self, lane: int) -> Times:
+        """What the fences cover that the next ``fence.sc`` of a lane comes after; a copy."""
+        times = dict(self.sc)
+        if lane in self.single:
+            merge(times, self.single[lane].sc)
+        return times
+
+    def fence_sc(self, bits: int) -> None:
+        """fence.sc by the lanes in ``bits``: each learns what the fences before it covered."""
+        for lane in lanes_in(bits & self.alive):
+            known, single = self.snapshot(1 << lane), self._of(lane)
+            merge(single.general, known.sc)
+            merge(known.general, known.sc)
+            merge(single.sc, known.general)
 
     def _of(self, lane: int) -> Clock:
         single = self.single.get(lane)
@@ -154,6 +182,7 @@ class WarpClock:
             for single in self.single.values():
                 merge(self.general, single.general)
                 merge(self.fenced, single.fenced)
+                merge(self.sc, single.sc)
             self.single.clear()
             self.general[column] = past
             self.fenced[column] = max(self.fenced[column], self.own_fenced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -112,6 +113,16 @@ class AsyncOp:
         if not self.parts:
             return False
         return all(self.part_known(times, lane) for lane in self.lanes.index.tolist())
+
+    def known_among(self, views: Sequence[Times]) -> bool:
+        """Whether some of ``views``, or all of them together where each lane knows its own part,
+        know that nothing of the CTA's shared memory is used any more."""
+        if any(self.known(times, self.fills) for times in views):
+            return True
+        return bool(self.parts) and all(
+            any(self.part_known(times, lane) for times in views)
+            for lane in self.lanes.index.tolist()
+        )
 
     def part_known(self, times: Times, lane: int) -> bool:
         """Whether who knows ``times`` knows that this lane's part is complete."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hopwell.emulator.hazards.classify import Conflict, Judge
-from hopwell.emulator.hazards.events import Event, Op, Warp
+from hopwell.emulator.hazards.events import Event, Op
 from hopwell.emulator.hazards.report import Access, Hazard, HazardGroup
 from hopwell.emulator.hazards.rules import RULES
 from hopwell.emulator.hazards.words import Words, access
@@ -103,9 +103,8 @@ class Findings:
         return group is not None
 
 
-def plain_access(warp: Warp, lanes: Lanes, op: Op, kind: str) -> Access:
+def plain_access(agent: str, lanes: Lanes, op: Op, kind: str = "instruction") -> Access:
     """What an instruction did that touched no memory, or none that matters."""
-    agent = warp.name
     if lanes.count == 1:
         agent += f" lane {lanes.first}"
     return Access(agent, kind, op.node.opcode, op.node.location, op.node.source)

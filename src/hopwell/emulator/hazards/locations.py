@@ -4,8 +4,10 @@ A release pattern is a strong write with release semantics, or a fence followed 
 strong write; an acquire pattern mirrors it. Both sides must reach each other by scope. Atomics
 continue what an earlier release published at the same location; a plain strong store ends it.
 
-``fence.sc`` is taken for ``fence.acq_rel``: the order among such fences that PTX adds is decided
-at run time, and a program that relies on it alone is right only in the schedules that it met.
+``fence.sc`` does what ``fence.acq_rel`` does, and at gpu scope and above it is also ordered after
+every such fence from which communication leads to it, through whatever strong accesses and
+barriers: the opposite order would close a cycle (8.9.4). The rest of Fence-SC order is decided at
+run time, and a program that relied on it would be right only in the schedules that it met.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from numpy import int64
 from numpy.typing import NDArray
 
-from hopwell.emulator.hazards.clocks import Clock, WarpClock
+from hopwell.emulator.hazards.clocks import Clock, Times, WarpClock, merge
 from hopwell.emulator.hazards.events import SCOPES, Warp, narrower, scope_reaches
 from hopwell.emulator.hazards.shadow import Region
 from hopwell.emulator.lanes import Lanes
@@ -50,9 +52,15 @@ class Locations:
         self._fences: dict[int, list[_Fence]] = {}
         self._init_fences: dict[int, Clock] = {}
         self._seen: dict[int, dict[tuple[int, Region, int], tuple[_Published, ...]]] = {}
+        #: What the fence.sc's before the strong writes of a location covered.
+        self._sc: dict[tuple[Region, int], Times] = {}
+        self._any_sc = False
 
     def fence(self, warp: Warp, lanes: Lanes, semantics: str, scope: str) -> None:
         """A fence of these lanes."""
+        if semantics == "sc" and SCOPES[scope] >= SCOPES["gpu"]:
+            self._any_sc = True
+            warp.clock.fence_sc(lanes.bits)
         if semantics in _ACQUIRING:
             seen = self._seen.get(warp.id, {})
             for key in [key for key in seen if key[0] & lanes.bits == key[0]]:
@@ -97,6 +105,12 @@ class Locations:
         replace: bool,
     ) -> None:
         """A strong store (``replace``) or the write of an atomic."""
+        if self._any_sc:
+            for lane, offset in zip(lanes.index.tolist(), offsets.tolist(), strict=True):
+                times = warp.clock.before_sc(lane)
+                if not replace:
+                    merge(times, self._sc.get((region, offset), {}))
+                self._sc[region, offset] = times
         for lane, offset in zip(lanes.index.tolist(), offsets.tolist(), strict=True):
             place = (region, offset)
             if semantics in _RELEASING:
@@ -121,6 +135,11 @@ class Locations:
         scope: str,
     ) -> None:
         """A strong load or the read of an atomic."""
+        if self._any_sc:
+            for lane, offset in zip(lanes.index.tolist(), offsets.tolist(), strict=True):
+                times = self._sc.get((region, offset))
+                if times:
+                    warp.clock.acquire(1 << lane, Clock(sc=times))
         for lane, offset in zip(lanes.index.tolist(), offsets.tolist(), strict=True):
             found = self._at.get((region, offset))
             if found is None:

@@ -30,7 +30,8 @@ class Access:
     """One side of a hazard: who did what, where in the program, to which bytes.
 
     Attributes:
-        agent: "CTA (0,0,0) warp 4 lane 3", "tma-load issued by CTA (0,0,0) warp 0 lane 0".
+        agent: "CTA (0,0,0) warp 4 lane 3", "tma-load issued by CTA (0,0,0) warp 0 lane 0"; ""
+            where only the instruction is known.
         kind: "read", "write", "atomic", "wait", "arrive", or the name of another action.
         instruction: the PTX opcode.
         location: its place in the PTX, None for what no text holds.
@@ -321,10 +322,9 @@ def _side_lines(label: str, access: Access, code: Code | None) -> list[str]:
         text += [f"            inlined at {s}" for s in _inlined(access.source)]
         if access.location is not None:
             text.append(f"            PTX line {access.location.line}")
-    what = f"{access.kind} by {access.agent}"
-    text.append(
-        f"            {what}: {access.where}{phase}" if access.where else f"            {what}"
-    )
+    if access.agent:
+        bytes_ = f": {access.where}{phase}" if access.where else ""
+        text.append(f"            {access.kind} by {access.agent}{bytes_}")
     return text
 
 

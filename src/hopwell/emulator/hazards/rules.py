@@ -137,6 +137,13 @@ _MEMORY = {
         "The launch fails with an illegal address, or another tensor is hit.",
         "Predicate the access by the tensor's extents.",
     ),
+    "out-of-bounds-local": Rule(
+        "an access lies outside the thread's local memory",
+        "PTX ISA 5.1.5, Local State Space",
+        "The address is inside no local variable of the thread: an index beyond an array, mostly.",
+        "The launch fails with an illegal address, or another variable of the thread is hit.",
+        "Check the index against the array's extent.",
+    ),
     "misaligned-access": Rule(
         "an address is no multiple of what the instruction needs",
         "PTX ISA 6.4.1, Addresses as Operands",

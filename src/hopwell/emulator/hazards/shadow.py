@@ -92,6 +92,10 @@ class Region:
         """Whether no access was ever recorded."""
         return self._writes is None and self._sets is None
 
+    def forget(self) -> None:
+        """Drop what was recorded: the memory is gone."""
+        self._writes = self._sets = None
+
     def arrays(self) -> list[Numbers | None]:
         """The write numbers and the set numbers, None where none are allocated yet."""
         return [self._writes, self._sets]

@@ -6,6 +6,7 @@ from hopwell.emulator.instructions import (  # noqa: F401
     compare,
     control,
     convert,
+    cp_async,
     floating,
     half,
     integer,
@@ -14,5 +15,6 @@ from hopwell.emulator.instructions import (  # noqa: F401
     memory,
     move,
     remote,
+    tensormap,
     wgmma,
 )

@@ -18,6 +18,7 @@ from hopwell.emulator.instructions.memory import locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of, mask_of
 from hopwell.emulator.mbarrier import Mbarrier, report_dangling
 from hopwell.emulator.memory import Memory
+from hopwell.emulator.named_barrier import Part
 from hopwell.emulator.registry import effect
 from hopwell.ptx.nodes import Immediate, Instruction, Not, Operand
 
@@ -113,29 +114,16 @@ def _arrive(
     else:
         named.arriving.join(clock)
     named.threads = named.threads or threads
-    here = named.parts.pop(warp, 0) | lanes.bits
+    earlier_part = named.parts.pop(warp, None)
+    here = lanes.bits
+    if earlier_part is not None:
+        here |= earlier_part.bits
+        named.report_part(warp, earlier_part)
     if warp.live & ~here:
-        # A warp counts when its last lane has come; only the unaligned form lets lanes part.
-        named.parts[warp] = here
-        if aligned:
-            checker.report(
-                "named-barrier-divergence", warp.agent, lanes, op, barrier=who,
-                missing=f"other lanes are elsewhere: {warp.name} arrived with {lanes.count} only",
-            )  # fmt: skip
+        # A warp counts when its last lane has come, or has exited.
+        named.parts[warp] = Part(here, lanes, op, action, aligned, threads)
         return
-    named.counts.append(threads)
-    named.arrived += 32
-    named.warps.append((warp, action != "arrive", op))
-    named.participants[warp] = op
-    if named.arrived >= named.threads and not any(waits for _, waits, _ in named.warps):
-        checker.report(
-            "named-barrier-divergence", warp.agent, lanes, op, first=named.warps[0][2],
-            barrier=who, missing=f"round {named.round} of {who} is complete by arrivals alone, "
-            "and lets nobody go: who waits there comes too late for it",
-        )  # fmt: skip
-    warp.machine.version += 1
-    if warp.machine.recorder is not None:
-        warp.machine.recorder.named(warp, named, action, op)
+    named.count_warp(warp, Part(here, lanes, op, action, aligned, threads))
 
 
 def _reduction(node: Instruction, bind: Binder, operand: Operand) -> Any:
@@ -307,7 +295,7 @@ def mbarrier_arrive(node: Instruction, bind: Binder) -> Execute:
     relaxed = "relaxed" in node.modifiers
     # "mbarrier.arrive: .scope indicates the set of threads that directly observe the memory
     # synchronizing effect": with .cta, none of another CTA, which alone can wait there. Without
-    # a scope it is .cta too, yet all compilers leave it out for remote barriers and mean .cluster.
+    # a scope the ISA leaves room; CUTLASS writes remote arrives without one and means .cluster.
     narrow = "cta" in node.modifiers
     op = bind.op
 

@@ -16,7 +16,7 @@ from hopwell.emulator.mbarrier import Mbarrier
 from hopwell.emulator.memory import Memory
 from hopwell.emulator.registry import effect
 from hopwell.emulator.warp import BulkGroups
-from hopwell.ptx.nodes import Address, Instruction, Operand, Register, Vector
+from hopwell.ptx.nodes import Address, Instruction, Operand, Vector
 
 if TYPE_CHECKING:
     from hopwell.emulator.machine import Cta
@@ -26,7 +26,9 @@ _REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 _ROW = 16
 
 
-def _one(warp: "Warp", space: str, address: int, size: int, lane: int) -> tuple[Memory, int] | None:
+def one_range(
+    warp: "Warp", space: str, address: int, size: int, lane: int
+) -> tuple[Memory, int] | None:
     """The memory and offset of one lane's ``size`` bytes, or None with a report."""
     addresses = np.full(32, address, np.int64)
     for memory, _, offsets in locate(warp, space, addresses, lanes_of(1 << lane), size):
@@ -60,22 +62,25 @@ class _Completion:
     def barrier_of(self, warp: "Warp", lane: int) -> tuple[Mbarrier | None, int]:
         """The mbarrier that a lane names, with its offset in shared memory."""
         assert self.address is not None
-        place = _one(warp, "shared", int(self.address(warp)[lane]), 8, lane)
+        place = one_range(warp, "shared", int(self.address(warp)[lane]), 8, lane)
         if place is None:
             return None, 0
         lanes = lanes_of(1 << lane)
         return find_mbarrier(warp, lanes, *place, asynchronous=True), place[1]
 
 
-def _alike(lanes: Lanes, *operands: NDArray[Any]) -> list[Lanes]:
-    """Active lanes in sets whose operands are equal.
+def _issuers(lanes: Lanes, once: bool, *operands: NDArray[Any]) -> list[Lanes]:
+    """Active lanes in sets that issue one copy each.
 
-    Bulk copies take their operands from uniform registers: ptxas emits one copy for lanes that
-    agree, not one for each (UTMASTG and UTMALDG in SASS, without a loop over lanes). It belongs
-    to all of these lanes: any of them may commit it and wait for it.
+    Every lane issues its own: ptxas puts a loop over the lanes around loads and reductions, and
+    on an H200 a load by 32 lanes completes 32 times its bytes. Only for plain stores to global
+    memory (``once``), which may as well happen once, it emits a single instruction for lanes
+    whose operands agree; that copy belongs to all of them, and any may commit it and wait for it.
     """
     if lanes.count == 1:
         return [lanes]
+    if not once:
+        return [lanes_of(1 << lane) for lane in lanes.index.tolist()]
     sets: dict[tuple[Any, ...], int] = {}
     for lane in lanes.index.tolist():
         key = tuple(operand[lane].item() for operand in operands)
@@ -154,7 +159,8 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
         element = "f32.ftz"
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        for alike in _alike(lanes, target(warp), origin(warp), size(warp)):
+        once = to == "global" and operation is None
+        for alike in _issuers(lanes, once, target(warp), origin(warp), size(warp)):
             lane = alike.first
             count = int(size(warp)[lane])
             where, origin_address = int(target(warp)[lane]), int(origin(warp)[lane])
@@ -164,7 +170,7 @@ def bulk_copy(node: Instruction, bind: Binder) -> Execute:
                     expected="addresses and size that are multiples of 16 bytes",
                 )  # fmt: skip
                 continue
-            begin = _one(warp, source, origin_address, count, lane)
+            begin = one_range(warp, source, origin_address, count, lane)
             barrier, barrier_offset = completion.barrier_of(warp, lane) if by_barrier else (None, 0)
             if begin is None or (by_barrier and barrier is None):
                 continue
@@ -189,7 +195,7 @@ def _destinations(
 ) -> list[tuple[tuple[Memory, int], Mbarrier | None, "Cta | None"]]:
     """Where a copy's data goes: one place, or the same offset in each CTA of a mask."""
     if multicast is None:
-        end = _one(warp, space, address, size, lane)
+        end = one_range(warp, space, address, size, lane)
         if end is None:
             return []
         cta = warp.cta.cluster.ctas[end[0].rank] if space == "shared" else None
@@ -276,7 +282,8 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         boxes = [get(warp) for get in coordinates]
-        for alike in _alike(lanes, shared(warp), described(warp), *boxes):
+        once = not loads and operation is None
+        for alike in _issuers(lanes, once, shared(warp), described(warp), *boxes):
             lane = alike.first
             where = int(shared(warp)[lane])
             tensor = _map_at(warp, lane, int(described(warp)[lane]))
@@ -285,7 +292,7 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
             at = [int(box[lane]) for box in boxes]
             if not _acceptable(warp, alike, bind, tensor, at, where, loads):
                 continue
-            tile = copy_layout.tile(tensor, at)
+            tile = copy_layout.tile(tensor, at, store=not loads)
             reached = _reached(warp, alike, tensor, tile)
             if reached is None:
                 continue
@@ -293,7 +300,7 @@ def tensor_copy(node: Instruction, bind: Binder) -> Execute:
                 barrier, offset = completion.barrier_of(warp, lane)
                 chosen = None if mask is None else int(mask(warp)[lane])
                 for end, signalled, cta in _destinations(
-                    warp, lane, "shared", where, tile.bytes, barrier, offset, chosen
+                    warp, lane, "shared", where, tile.room, barrier, offset, chosen
                 ):
                     _tensor_load(warp, alike, bind, reached, tile, at, end, signalled, cta)
             else:
@@ -323,10 +330,15 @@ def _acceptable(
 
 def _map_at(warp: "Warp", lane: int, address: int) -> Any:
     """The tensor map at a generic address; None with a report where there is no memory."""
-    place = _one(warp, "generic", address, tensor_map.BYTES, lane)
+    place = one_range(warp, "generic", address, tensor_map.BYTES, lane)
     if place is None:
         return None
     memory, offset = place
+    if memory.region is not None:  # in memory that threads can write: with tensormap.replace
+        where = np.array([offset], np.int64)
+        warp.checker.read(
+            warp.agent, lanes_of(1 << lane), warp.op, memory.region, where, tensor_map.BYTES
+        )
     raw = memory.data[offset : offset + tensor_map.BYTES].tobytes()
     cached = warp.machine.tensor_maps.get(raw)
     if cached is None:
@@ -377,7 +389,7 @@ def _tensor_load(
         lambda: copy_layout.read_global(tile, memory.data, origin),
         lambda data: copy_layout.write_shared(tile, data, target.data, place),
         [(memory, tile.rows + origin, tile.row_bytes)],
-        [(target, *_rows(place, tile.bytes))],
+        [(target, *copy_layout.shared_runs(tile, place))],
         barrier=barrier, size=tile.bytes, destination=cta, payload=_box(memory, at),
     )  # fmt: skip
 
@@ -393,7 +405,7 @@ def _tensor_store(
     where: int,
     operation: str | None,
 ) -> None:
-    begin = _one(warp, "shared", where, tile.bytes, lanes.first)
+    begin = one_range(warp, "shared", where, tile.room, lanes.first)
     if begin is None:
         return
     source, place = begin
@@ -409,7 +421,7 @@ def _tensor_store(
     _start(
         warp, lanes, bind, kind, f"tensor store of {tile.bytes} bytes at {tuple(at)}",
         lambda: copy_layout.read_shared(tile, source.data, place), store,
-        [(source, *_rows(place, tile.bytes))],
+        [(source, *copy_layout.shared_runs(tile, place))],
         [(memory, tile.rows + origin, tile.row_bytes)],
         size=tile.bytes, payload=_box(memory, at),
     )  # fmt: skip
@@ -473,171 +485,5 @@ def wait(node: Instruction, bind: Binder) -> Execute:
                 warp.learn(lane, kind, done)
                 if not reading:
                     warp.learn(lane, "bulk-read", done)
-
-    return execute
-
-
-# -- cp.async ----------------------------------------------------------------------------
-
-
-@effect("cp.async.ca", "cp.async.cg")
-def cp_async(node: Instruction, bind: Binder) -> Execute:
-    """9.7.9.25.3.1 cp.async: each lane copies 4, 8 or 16 bytes to shared memory on its own.
-
-    A source size below the copy's leaves the rest zero, as ``ignore-src`` does all. It belongs
-    to the generic proxy.
-    """
-    operands = list(node.operands)
-    target, origin = bind.address(operands[0]), bind.address(operands[1])
-    size = bind.uniform(operands[2], "b32")
-    fewer = (
-        operands[3]
-        if len(operands) > 3 and not node.modifiers[-1].startswith("L2::cache")
-        else None
-    )
-    ignoring = isinstance(fewer, Register) and bind.scope.register(fewer).bank == "pred"
-    length = None if fewer is None else bind.read(fewer, "pred" if ignoring else "b32")
-
-    def execute(warp: "Warp", lanes: Lanes) -> None:
-        count = size(warp, lanes)
-        if length is None:
-            lengths = np.full(32, count)
-        elif ignoring:
-            lengths = np.where(length(warp), 0, count)
-        else:
-            lengths = length(warp).astype(np.int64)
-        for memory, part, offsets in locate(warp, "shared", target(warp), lanes, count):
-            if memory is not None:
-                _copy_lanes(warp, bind, part, memory, offsets, origin(warp), lengths, count)
-
-    return execute
-
-
-def _copy_lanes(
-    warp: "Warp",
-    bind: Binder,
-    lanes: Lanes,
-    target: Memory,
-    offsets: NDArray[np.int64],
-    origins: NDArray[np.int64],
-    lengths: NDArray[Any],
-    count: int,
-) -> None:
-    checker = warp.checker
-    handle = checker.issue(
-        warp.agent, lanes, bind.op, "cp.async", f"cp.async of {count} bytes", None
-    )
-    sources: list[tuple[Memory, int, int, int]] = []
-    full = lanes_of(sum(1 << int(i) for i in lanes.index if lengths[i] > 0))
-    where = dict(zip(lanes.index.tolist(), offsets.tolist(), strict=True))
-    if full.count:
-        for memory, part, begins in locate(warp, "global", origins, full, count):
-            if memory is None:
-                continue
-            if memory.region is not None:
-                checker.engine_read(handle, memory.region, begins, count)
-            for lane, begin in zip(part.index.tolist(), begins.tolist(), strict=True):
-                sources.append((memory, begin, where[lane], int(lengths[lane])))
-    if target.region is not None:
-        checker.engine_write(handle, target.region, offsets, count)
-
-    def fetch() -> Any:
-        return [memory.data[begin : begin + n].copy() for memory, begin, _, n in sources]
-
-    def store(data: Any) -> None:
-        for offset in offsets.tolist():
-            target.data[offset : offset + count] = 0
-        for (_, _, offset, n), piece in zip(sources, data, strict=True):
-            target.data[offset : offset + n] = piece
-
-    copy = Copy(
-        warp, bind.op, "cp.async", handle, fetch, store,
-        bytes=count * lanes.count, lanes=lanes, payload=f"{lanes.count} times {count} bytes",
-    )  # fmt: skip
-    for lane in lanes.index.tolist():
-        groups = warp.copies.setdefault(lane, BulkGroups())
-        groups.open.append(copy)
-        checker.completes(
-            handle, checker.column("cp.async", (warp.agent, lane)), groups.committed + 1
-        )
-    warp.machine.issue(copy)
-
-
-@effect("cp.async.commit_group")
-def cp_async_commit(node: Instruction, bind: Binder) -> Execute:
-    """9.7.9.25.3.2 cp.async.commit_group."""
-
-    def execute(warp: "Warp", lanes: Lanes) -> None:
-        for lane in lanes.index.tolist():
-            groups = warp.copies.setdefault(lane, BulkGroups())
-            groups.committed += 1
-            groups.groups.append((groups.committed, groups.open))
-            groups.open = []
-
-    return execute
-
-
-@effect("cp.async.wait_group", "cp.async.wait_all")
-def cp_async_wait(node: Instruction, bind: Binder) -> Execute:
-    """9.7.9.25.3.3 cp.async.wait_group N, wait_all: as for bulk groups; wait_all also commits."""
-    everything = "wait_all" in node.modifiers
-    allowed = None if everything else bind.uniform(node.operands[0], "b32")
-
-    def execute(warp: "Warp", lanes: Lanes) -> None:
-        newest = 0 if allowed is None else allowed(warp, lanes)
-        for lane in lanes.index.tolist():
-            groups = warp.copies.setdefault(lane, BulkGroups())
-            if everything and groups.open:
-                groups.committed += 1
-                groups.groups.append((groups.committed, groups.open))
-                groups.open = []
-            done = 0
-            while len(groups.groups) > newest:
-                done, copies = groups.groups.popleft()
-                if warp.machine.recorder is not None:
-                    warp.machine.recorder.copies_waited(warp, copies, False)
-                for copy in copies:
-                    warp.machine.land(copy)
-            if done:
-                warp.learn(lane, "cp.async", done)
-
-    return execute
-
-
-@effect("cp.async.mbarrier.arrive")
-def cp_async_arrive(node: Instruction, bind: Binder) -> Execute:
-    """9.7.13.15.15 cp.async.mbarrier.arrive{.noinc}: an arrival once the lane's copies landed.
-
-    Without ``.noinc`` the pending count is raised first, so that the arrival nets to nothing.
-    """
-    address = bind.address(node.operands[0])
-    noinc = any(m == "noinc" for m in node.modifiers)
-
-    def execute(warp: "Warp", lanes: Lanes) -> None:
-        machine, checker = warp.machine, warp.checker
-        for lane in lanes.index.tolist():
-            groups = warp.copies.setdefault(lane, BulkGroups())
-            place = _one(warp, "shared", int(address(warp)[lane]), 8, lane)
-            barrier = None if place is None else find_mbarrier(warp, lanes_of(1 << lane), *place)
-            if barrier is None:
-                continue
-            # Landing the copies here is the latest that this arrival allows them.
-            groups.committed += 1
-            groups.groups.append((groups.committed, groups.open))
-            groups.open = []
-            for _, copies in groups.groups:
-                for copy in copies:
-                    machine.land(copy)
-            clock = checker.release(warp.agent, lanes_of(1 << lane)).copy()
-            clock.advance(checker.column("cp.async", (warp.agent, lane)), groups.committed)
-            if barrier.arriving is None:
-                barrier.arriving = clock
-            else:
-                barrier.arriving.join(clock)
-            if noinc:
-                barrier.pending -= 1
-                if machine.recorder is not None:
-                    machine.recorder.arrive(warp, barrier, False)
-            machine.advance(barrier)
 
     return execute

@@ -21,12 +21,46 @@ def bra(node: Instruction, bind: Binder) -> Execute:
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
         fragment = warp.fragment
+        (target,) = op.targets
         if lanes is not fragment.lanes:
-            warp.diverge(fragment, lanes, op)
+            warp.diverge(fragment, [(lanes, target)], op)
             return
-        fragment.pc = op.target
-        if op.target <= op.pc:
+        fragment.pc = target
+        if target <= op.pc:
             warp.machine.turn_back(fragment)
+
+    return execute
+
+
+@effect("brx.idx")
+def brx(node: Instruction, bind: Binder) -> Execute:
+    """9.7.12.4 brx.idx index, list: jump to the entry of a list; behaviour beyond it is undefined,
+    so that lanes whose index lies there are reported and end."""
+    index, op = bind.read(node.operands[0], "u32"), bind.op
+
+    def execute(warp: "Warp", lanes: Lanes) -> None:
+        fragment = warp.fragment
+        chosen = index(warp)
+        places: dict[int, int] = {}
+        beyond = 0
+        for lane in lanes.index.tolist():
+            if chosen[lane] < len(op.targets):
+                place = op.targets[int(chosen[lane])]
+                places[place] = places.get(place, 0) | 1 << lane
+            else:
+                beyond |= 1 << lane
+        if beyond:
+            warp.checker.report(
+                "trap", warp.agent, lanes_of(beyond), op, targets=len(op.targets),
+                missing="the index lies beyond the list of branch targets",
+            )  # fmt: skip
+            warp.leave(fragment, lanes_of(beyond))
+        if len(places) == 1 and lanes is fragment.lanes:
+            (fragment.pc,) = places
+            if fragment.pc <= op.pc:
+                warp.machine.turn_back(fragment)
+        else:
+            warp.diverge(fragment, [(lanes_of(b), place) for place, b in places.items()], op)
 
     return execute
 

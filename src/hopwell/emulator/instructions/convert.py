@@ -7,14 +7,19 @@ import numpy as np
 
 from hopwell.emulator.instructions.modifiers import INTEGERS, Modifiers, typed
 from hopwell.emulator.numerics import conversion
+from hopwell.emulator.numerics.arithmetic import flush_tiny
 from hopwell.emulator.numerics.bits import Array, flush, rectify, saturate
 from hopwell.emulator.numerics.formats import (
     DECODE,
     ENCODE,
     FORMATS,
     bf16_to_f32,
+    cut_nan,
+    cut_nan_finitely,
     f32_to_bf16,
     f32_to_f16,
+    move_nan,
+    with_nan,
 )
 from hopwell.emulator.numerics.rounding import TO_INTEGER
 from hopwell.emulator.registry import Compute
@@ -111,16 +116,17 @@ def _between_floats(m: Modifiers, source: str) -> Function:
     bound = m.type in ("f16", "bf16", "tf32") and source == "f32"
     relu = bound and rounding in ("rn", "rz") and m.flag("relu")
     finite = bound and m.flag("satfinite")
+    keep = _kept_nan(m.type, source, rounding, finite)
     sat = _saturation(m)
     if rounding == "rn" and (m.type, source) in _FAST and not (relu or finite):
         return _chain(before, _FAST[m.type, source], sat)
     if not rounding and source == "bf16" and m.type == "f32":
-        return _chain(bf16_to_f32, ENCODE["f32"], sat)
+        return _chain(bf16_to_f32, sat)  # a shift: NaN keeps all of its bits
     if rounding in _WHOLE:
         step: Function | None = TO_INTEGER[rounding[:2]]
     else:
         step = conversion.round_to(m.type, rounding) if rounding else None
-    return _chain(
+    convert = _chain(
         before,
         DECODE[source],
         step,
@@ -128,8 +134,26 @@ def _between_floats(m: Modifiers, source: str) -> Function:
         rectify if relu else None,
         ENCODE[m.type],
         after,
-        sat,
     )
+    if after is not None and source == "f64":
+        convert = flush_tiny(convert, lambda x: x, rounding)
+    return _chain(convert if keep is None else keep(convert), sat)
+
+
+def _kept_nan(
+    to: str, source: str, rounding: str, finite: bool
+) -> Callable[[Function], Function] | None:
+    """What keeps more of a NaN than that it is one: conversions of f64, and .rna to tf32.
+
+    As an H200 answers: to and from f64, sign and upper payload stay and the NaN becomes quiet;
+    .rna.tf32 only clears the low bits, so that of a small payload infinity remains.
+    """
+    if to == "tf32" and rounding == "rna":
+        moved = cut_nan_finitely if finite else cut_nan
+        return lambda convert: with_nan(convert, moved)
+    if "f64" not in (to, source):
+        return None
+    return lambda convert: with_nan(convert, lambda x: move_nan(x, source, to))
 
 
 def _rounding(m: Modifiers, source: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import operation
+from hopwell.emulator.numerics.arithmetic import WIDE, flush_tiny, operation
 from hopwell.emulator.numerics.bits import Array, canonical, flush, saturate
 from hopwell.emulator.numerics.selection import CLASSES, SELECT, by_magnitude
 from hopwell.emulator.registry import Compute
@@ -44,7 +44,10 @@ def _sat(m: Modifiers) -> bool:
 
 def _arithmetic(m: Modifiers, name: str, count: int, mode: str) -> Compute:
     inner = "f64" if m.type == "f64" else "f32"
-    function = finished(operation(name, inner, mode), inner, _ftz(m), _sat(m))
+    function, ftz = operation(name, inner, mode), _ftz(m)
+    if ftz and name in WIDE:
+        function = flush_tiny(function, WIDE[name], mode)
+    function = finished(function, inner, ftz, _sat(m))
     if m.type == "f32x2":
         function = by_halves(function, np.float32)
     return same(function, m.type, count)

@@ -13,7 +13,7 @@ from hopwell.emulator.instructions.floating import finished, select
 from hopwell.emulator.instructions.integer import by_halves, same
 from hopwell.emulator.instructions.modifiers import Modifiers, typed
 from hopwell.emulator.numerics import approximate
-from hopwell.emulator.numerics.arithmetic import sum_bf16
+from hopwell.emulator.numerics.arithmetic import WIDE, flush_tiny, sum_bf16
 from hopwell.emulator.numerics.bits import Array, rectify
 from hopwell.emulator.numerics.formats import bf16_to_f32, f32_to_bf16_exactly
 from hopwell.emulator.registry import Compute
@@ -63,20 +63,44 @@ _BF16: Final[dict[str, Function]] = {
 }
 
 
+_OUTSIDE: Final = 0x7FF7
+"""Magnitude of the NaN with which a tensor copy fills what lies outside (OOB NaN)."""
+
+
+def _clear_outside(function: Function) -> Function:
+    """.oob: zero where a factor is the NaN of a fill, whatever the other operands are."""
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        result = function(a, b, c)
+        outside = np.zeros(result.shape, bool)
+        for factor in (a, b):
+            wide = factor.dtype == np.float32  # bf16 held in float32
+            bits = factor.view(np.uint32) >> 16 if wide else factor.view(np.uint16)
+            outside |= (bits & 0x7FFF) == _OUTSIDE
+        result[outside] = 0
+        return result
+
+    return apply
+
+
 def _register_arithmetic(name: str, count: int, default: str | None) -> None:
     @typed(name, HALVES)
     def arithmetic(m: Modifiers) -> Compute:
-        """d = a op b in one rounding to nearest. .ftz and .sat for f16; .relu for fma."""
+        """d = a op b in one rounding to nearest. .ftz and .sat for f16; .relu and .oob for fma."""
         m.choice("rn", default=default)
         bf16 = _is_bf16(m)
         function = (_BF16 if bf16 else _F16)[name]
         if name == "fma" and m.flag("relu"):
             plain = function
             function = lambda *sources: rectify(plain(*sources))  # noqa: E731
+        oob = name == "fma" and m.flag("oob")
         ftz = not bf16 and m.flag("ftz")
         sat = not bf16 and m.flag("sat")
         carrier = "f32" if bf16 else "f16"
-        return on_halves(m, finished(function, carrier, ftz, sat), count)
+        if ftz and name in WIDE:
+            function = flush_tiny(function, WIDE[name], "rn")
+        function = finished(function, carrier, ftz, sat)
+        return on_halves(m, _clear_outside(function) if oob else function, count)
 
 
 _register_arithmetic("add", 2, "rn")

@@ -8,8 +8,9 @@ from hopwell.emulator import matrix_layout, wgmma_layout
 from hopwell.emulator.decode import Binder, Execute
 from hopwell.emulator.instructions.memory import check_alignment, locate, state_space
 from hopwell.emulator.lanes import Lanes, lanes_of
-from hopwell.emulator.matrix_product import multiply
+from hopwell.emulator.matrix_product import fp8_values, multiply
 from hopwell.emulator.memory import POISON
+from hopwell.emulator.numerics.bits import canonical
 from hopwell.emulator.registry import Compute, effect, instruction
 from hopwell.ptx.nodes import Instruction
 
@@ -71,26 +72,43 @@ def movmatrix(node: Instruction) -> Compute:
 
 @instruction("mma")
 def mma(node: Instruction) -> Compute:
-    """9.7.14.5.14 mma.sync.aligned.m16n8k*: D = A B + C in the warp's registers."""
+    """9.7.14.5.14 mma.sync.aligned.m*n8k*: D = A B + C in the warp's registers."""
     form = matrix_layout.mma_form(node.modifiers)
-    kind = {"f16": "b32", "f32": "f32", "s32": "s32"}[form.accumulator]
+    kind = {"f16": "b32", "f32": "f32", "f64": "f64", "s32": "s32"}[form.accumulator]
     a_end, b_end = form.a_registers, form.a_registers + form.b_registers
+    product = _fp8_product if form.a_type in ("e4m3", "e5m2") else _product
 
     def function(*registers: np.ndarray) -> tuple[np.ndarray, ...]:
-        a = wgmma_layout.fragment(np.stack(registers[:a_end]), form.a_type)
+        held, c = np.stack(registers[:a_end]), np.stack(registers[b_end:])
         b = matrix_layout.b_fragment(np.stack(registers[a_end:b_end]), form.b_type)
-        c = wgmma_layout.accumulators_to_matrix(np.stack(registers[b_end:]), form.accumulator)
-        result = multiply(
-            a,
-            b,
-            c,
-            form.a_type,
-            form.b_type,
-            form.accumulator,
-            saturate=form.saturate,
-            fp8_fraction_bits=None,  # the reduced precision is wgmma's
-        )
+        if form.m == 8:
+            a = matrix_layout.b_fragment(held, form.a_type).T
+            result = product(form, a, b, matrix_layout.short_accumulators_to_matrix(c))
+            return tuple(matrix_layout.matrix_to_short_accumulators(result))
+        a = wgmma_layout.fragment(held, form.a_type)
+        result = product(form, a, b, wgmma_layout.accumulators_to_matrix(c, form.accumulator))
         return tuple(wgmma_layout.matrix_to_accumulators(result, form.accumulator))
 
-    sources = ("b32",) * b_end + (kind,) * form.c_registers
+    sources = (form.register,) * b_end + (kind,) * form.c_registers
     return Compute(function, sources, (kind,) * form.c_registers)
+
+
+def _product(
+    form: matrix_layout.MmaForm, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> np.ndarray:
+    return multiply(
+        a, b, c, form.a_type, form.b_type, form.accumulator, saturate=form.saturate, xor=form.xor
+    )
+
+
+def _fp8_product(
+    form: matrix_layout.MmaForm, a: np.ndarray, b: np.ndarray, c: np.ndarray
+) -> np.ndarray:
+    """On Hopper ptxas makes two products of f16 of it, of the lower and the upper half of every
+    32 bits along K, and adds C in the end."""
+    x = fp8_values(form.a_type)[a].astype(np.float16).view(np.uint16)
+    y = fp8_values(form.b_type)[b].astype(np.float16).view(np.uint16)
+    lower = np.arange(form.k) % 4 < 2
+    total = multiply(x[:, lower], y[lower], None, "f16", "f16", form.accumulator)
+    total = multiply(x[:, ~lower], y[~lower], total, "f16", "f16", form.accumulator)
+    return canonical((total + c).reshape(-1)).reshape(c.shape)

@@ -12,7 +12,7 @@ from hopwell.emulator.lanes import Lanes, lanes_of
 from hopwell.emulator.memory import POISON, Memory
 from hopwell.emulator.registry import effect
 from hopwell.emulator.types import TYPES, Type
-from hopwell.ptx.nodes import Instruction, Register, Sink, Symbol
+from hopwell.ptx.nodes import Address, Instruction, Operand, Register, Sink, Symbol
 
 if TYPE_CHECKING:
     from hopwell.emulator.warp import Warp
@@ -31,6 +31,15 @@ def state_space(node: Instruction) -> tuple[str, bool]:
         if name in SPACES:
             return name, kind == "cluster"
     return "generic", False
+
+
+def _own_space(node: Instruction, bind: Binder, operand: Operand) -> str:
+    """The space of a load or store; a ``.param`` variable of a body lies with the local ones."""
+    space, _ = state_space(node)
+    base = operand.base if isinstance(operand, Address) else None
+    if space == "param" and isinstance(base, Symbol):
+        return str(bind.scope.space_of(base))
+    return space
 
 
 def access_type(node: Instruction, bind: Binder) -> Type:
@@ -171,7 +180,7 @@ def _ordering(node: Instruction) -> tuple[bool, str, str]:
 @effect("ld", "ldu")
 def ld(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.8 ld: load 1, 2, 4 or 8 values from each lane's address."""
-    space, _ = state_space(node)
+    space = _own_space(node, bind, node.operands[1])
     kind = access_type(node, bind)
     targets = bind.elements(node.operands[0])
     # A register wider than the type takes the value extended; stores of bits go by dtype.
@@ -218,13 +227,30 @@ def _in_local(warp: "Warp", lanes: Lanes, addresses: NDArray[np.int64], access: 
     return lanes_of(lanes.bits & ~local.bits)
 
 
+def _in_bounds(
+    warp: "Warp", lanes: Lanes, addresses: NDArray[np.int64], size: int
+) -> tuple[Lanes, NDArray[np.int64]]:
+    """Lanes whose local access lies in local memory, with their offsets; others are reported."""
+    where = addresses[lanes.index]
+    where = np.where(where >> 56 == layout.LOCAL_WINDOW >> 56, where & layout.WINDOW_MASK, where)
+    limit = warp.cta.program.local_bytes
+    inside = (where >= 0) & (where + size <= limit)
+    if not inside.all():
+        wrong = lanes_of(sum(1 << int(lane) for lane in lanes.index[~inside]))
+        warp.checker.report(
+            "out-of-bounds-local", warp.agent, wrong, warp.op, bytes=size,
+            offset=int(where[~inside][0]), limit=f"local memory has {limit} bytes per thread",
+        )  # fmt: skip
+    return lanes_of(lanes.bits & ~sum(1 << int(i) for i in lanes.index[~inside])), where[inside]
+
+
 def _local_load(bind: Binder, kind: Type, setters: list[Any], address: Any) -> Execute:
     size = kind.bytes
 
     def execute(warp: "Warp", lanes: Lanes) -> None:
-        assert warp.local is not None
-        where = (address(warp) & layout.WINDOW_MASK)[lanes.index]
-        for i, store in enumerate(setters):
+        lanes, where = _in_bounds(warp, lanes, address(warp), size * len(setters))
+        for i, store in enumerate(setters if lanes.count else ()):
+            assert warp.local is not None
             columns = where[:, None] + i * size + np.arange(size)
             values = np.zeros(32, kind.dtype)
             values[lanes.index] = np.ascontiguousarray(
@@ -240,7 +266,7 @@ def st(node: Instruction, bind: Binder) -> Execute:
     """9.7.9.11 st: store 1, 2, 4 or 8 values at each lane's address."""
     if "bulk" in node.modifiers:
         raise bind.fail("st.bulk is not modelled")
-    space, _ = state_space(node)
+    space = _own_space(node, bind, node.operands[0])
     kind = access_type(node, bind)
     sources = bind.elements(node.operands[1])
     raw = f"b{kind.bits}"
@@ -253,9 +279,9 @@ def st(node: Instruction, bind: Binder) -> Execute:
         raise bind.fail("128-bit scalars are not modelled")
 
     def execute_local(warp: "Warp", lanes: Lanes) -> None:
-        assert warp.local is not None
-        where = (address(warp) & layout.WINDOW_MASK)[lanes.index]
-        for i, get in enumerate(getters):
+        lanes, where = _in_bounds(warp, lanes, address(warp), total)
+        for i, get in enumerate(getters if lanes.count else ()):
+            assert warp.local is not None
             columns = where[:, None] + i * size + np.arange(size)
             values = np.ascontiguousarray(get(warp)[lanes.index])
             warp.local[lanes.index[:, None], columns] = values.view(np.uint8).reshape(-1, size)
@@ -356,7 +382,9 @@ def fence(node: Instruction, bind: Binder) -> Execute:
     modifiers = node.modifiers
     if modifiers[0] == "proxy":
         kind = modifiers[1].partition("::")[0]
-        if kind in ("async", "alias", "tensormap"):
+        if kind == "tensormap":
+            return _tensormap_fence(node)
+        if kind in ("async", "alias"):
             return lambda warp, lanes: warp.checker.proxy_fence(warp.agent, lanes)
         raise bind.fail(f"proxy {modifiers[1]}")
     if modifiers[0] == "mbarrier_init":
@@ -371,6 +399,17 @@ def fence(node: Instruction, bind: Binder) -> Execute:
         )
         scope = next((m for m in modifiers if m in _SCOPES), "gpu")
     return lambda warp, lanes: warp.checker.fence(warp.agent, lanes, semantics, scope)
+
+
+def _tensormap_fence(node: Instruction) -> Execute:
+    """fence.proxy.tensormap::generic.{release,acquire}.scope: also a fence of its direction."""
+    semantics, scope = node.modifiers[2], node.modifiers[3]
+
+    def execute(warp: "Warp", lanes: Lanes) -> None:
+        warp.checker.proxy_fence(warp.agent, lanes)
+        warp.checker.fence(warp.agent, lanes, semantics, scope)
+
+    return execute
 
 
 @effect("cvta")

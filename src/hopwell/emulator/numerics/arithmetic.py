@@ -177,3 +177,42 @@ def operation(name: str, type_name: str, mode: str) -> Callable[..., Array]:
         return NEAREST[name]
     function = DIRECTED[name, type_name]
     return lambda *sources: function(*sources, mode)
+
+
+WIDE: dict[str, Callable[..., Array]] = {
+    "mul": lambda a, b: a * b,
+    "fma": lambda a, b, c: odd_sum(a * b, c, "rn"),
+    "div": lambda a, b: a / b,
+    "rcp": lambda a: 1.0 / a,
+}
+"""On float64 that holds narrower numbers: near enough to the exact value to be told from those
+that narrower formats and their midpoints represent."""
+
+
+def flush_tiny(
+    function: Callable[..., Array], wide: Callable[..., Array], mode: str
+) -> Callable[..., Array]:
+    """``function`` of a type narrower than float64, with what rounds up to the least normal number
+    flushed where hardware does (an H200's answers): where it would be smaller if it were rounded
+    to the type's precision with exponents unbounded.
+
+    Args:
+        wide: the same on float64.
+        mode: rn, rz, rm or rp.
+    """
+
+    def apply(*sources: Array) -> Array:
+        result = function(*sources)
+        kind = np.finfo(result.dtype)
+        near = np.abs(result) == kind.tiny
+        if near.any():
+            exact = np.abs(wide(*(source.astype(np.float64) for source in sources)))
+            least = float(kind.tiny)
+            if mode == "rn":
+                tiny = exact < least * (1 - 2.0 ** -(kind.nmant + 2))
+            else:
+                tiny = exact <= least * (1 - 2.0 ** -(kind.nmant + 1))
+            result = np.where(near & tiny, np.copysign(result.dtype.type(0), result), result)
+        return result
+
+    return apply

@@ -79,13 +79,69 @@ def _canonical_f32(x: Array) -> Array:
     return canonical(x.astype(np.float32))
 
 
+def _encode_tf32(x: Array) -> Array:
+    bits = x.astype(np.float32).view(np.uint32)
+    bits[x != x] = 0x7FFFE000
+    return bits
+
+
 ENCODE: Final[dict[str, Callable[[Array], Array]]] = {
     "f64": lambda x: np.where(x != x, NAN["f64"], x),
     "f32": _canonical_f32,
     "f16": lambda x: canonical(x.astype(np.float16)),
-    "tf32": lambda x: _canonical_f32(x).view(np.uint32),
+    "tf32": _encode_tf32,
     "bf16": lambda x: f32_to_bf16_exactly(_canonical_f32(x)),
     "e4m3": _to_fp8("e4m3"),
     "e5m2": _to_fp8("e5m2"),
 }
 """From float64 that the type represents to the array that carries it; NaN becomes canonical."""
+
+
+_FIELDS: Final[dict[str, tuple[int, int]]] = {
+    "f16": (16, 10),
+    "bf16": (16, 7),
+    "f32": (32, 23),
+    "f64": (64, 52),
+}
+"""Bits of a type, and of its fraction."""
+
+
+def move_nan(x: Array, source: str, result: str) -> Array:
+    """The bits of a NaN in another type: quiet, with the sign and the upper payload bits."""
+    (bits, fraction), (result_bits, result_fraction) = _FIELDS[source], _FIELDS[result]
+    raw = x.view(f"u{bits // 8}").astype(np.uint64)
+    payload = raw & np.uint64((1 << fraction) - 1)
+    shift = result_fraction - fraction
+    payload = payload << np.uint64(shift) if shift >= 0 else payload >> np.uint64(-shift)
+    sign = raw >> np.uint64(bits - 1) << np.uint64(result_bits - 1)
+    ones = (1 << result_bits - 1) - (1 << result_fraction) | 1 << result_fraction - 1
+    return (sign | payload | np.uint64(ones)).astype(f"u{result_bits // 8}")
+
+
+def cut_nan(x: Array) -> Array:
+    """float32 NaN without the bits that TF32 lacks: an infinity where no other bit is set."""
+    return x.view(np.uint32) & np.uint32(0xFFFFE000)
+
+
+def cut_nan_finitely(x: Array) -> Array:
+    """Under .satfinite: such an infinity becomes the largest number; other NaN is canonical."""
+    bits = cut_nan(x)
+    infinite = (bits & 0x7FFFFFFF) == 0x7F800000
+    return np.where(infinite, bits - np.uint32(0x2000), np.uint32(0x7FFFFFFF))
+
+
+def with_nan(
+    convert: Callable[[Array], Array], moved: Callable[[Array], Array]
+) -> Callable[[Array], Array]:
+    """``convert``, but for NaN, whose bits ``moved`` gives."""
+
+    def apply(x: Array) -> Array:
+        result = convert(x)
+        bits = bf16_to_f32(x) if x.dtype == np.uint16 else x
+        nan = bits != bits
+        if nan.any():
+            words = moved(x)
+            result.view(words.dtype)[nan] = words[nan]
+        return result
+
+    return apply

@@ -14,8 +14,10 @@ _QUANTA = (1, 7, 50, 400, 5000)
 _RANKED_FROM = 3
 _CHANGES = 0.01
 """How often the one that goes on falls behind all others."""
-_GIVES_UP = 0.3
-"""How often a wait that may give up does so at once."""
+_GIVES_UP = {"early": 0.0, "late": 0.9, "random": 0.0}
+_GIVES_UP_RANKED = 0.3
+"""How often a wait that may give up does so at once: as late as is legal, what it waits for comes
+after that."""
 _SIGNALS = 0.15
 """How often one does that has just signalled: where it matters most if it is slow."""
 
@@ -27,7 +29,7 @@ class Policy:
     Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
     change now and then, above all after a signal: some fall far behind, which an even draw at each
     turn all but rules out. One agent, the next for each such seed, goes on only when no other can.
-    Waits that may give up then sometimes do.
+    Waits that may give up then sometimes do, as they do where copies land late.
 
     Attributes:
         seed: what everything is drawn from.
@@ -75,7 +77,8 @@ class Policy:
 
     def gives_up(self) -> bool:
         """Whether a wait that may give up, and has to wait, does so at once."""
-        return self._ranked and self._random.random() < _GIVES_UP
+        probability = _GIVES_UP_RANKED if self._ranked else _GIVES_UP[self.landing]
+        return self._random.random() < probability
 
     @property
     def _last(self) -> Hashable:

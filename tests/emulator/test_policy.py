@@ -17,7 +17,7 @@ def turns(seed: int) -> list[int]:
     return [policy.next(AGENTS, lambda agent: agent) for _ in range(TURNS)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_seed_repeats(seed: int) -> None:
     assert turns(seed) == turns(seed)
     assert turns(seed) != turns(seed + 8)

@@ -1,7 +1,7 @@
 """When things happen that hardware leaves open: which warp runs, and when copies land."""
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeVar
@@ -28,8 +28,9 @@ class Policy:
 
     Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
     change now and then, above all after a signal: some fall far behind, which an even draw at each
-    turn all but rules out. One agent, the next for each such seed, goes on only when no other can.
-    Waits that may give up then sometimes do, as they do where copies land late.
+    turn all but rules out. A warpgroup (the first under seed 3, the second under 7, and so on) or a
+    warp (the first under 5, the second under 9) goes on only when no other can. Waits that may give
+    up then sometimes do; where copies land late they mostly do.
 
     Attributes:
         seed: what everything is drawn from.
@@ -39,7 +40,7 @@ class Policy:
     seed: int
     landing: Landing = "random"
     _random: random.Random = field(init=False, repr=False)
-    _ranks: dict[Hashable, float] = field(init=False, repr=False, default_factory=dict)
+    _ranks: dict[int, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -49,9 +50,9 @@ class Policy:
         """Seed 0 lands early and seed 1 late, the others at random, unless ``landing`` says."""
         return Policy(seed, landing or {0: "early", 1: "late"}.get(seed, "random"))  # type: ignore[arg-type]
 
-    def quantum(self, who: Hashable) -> int:
+    def quantum(self, warp: int) -> int:
         """How many instructions the chosen one may run."""
-        if self._ranked and who == self._last:
+        if self._lags(warp):
             return 1
         return self._random.choice(_QUANTA)
 
@@ -59,19 +60,19 @@ class Policy:
         """One of several that could go on."""
         return items[int(self._random.random() * len(items))]
 
-    def next(self, agents: Sequence[Agent], who: Callable[[Agent], Hashable]) -> Agent:
-        """Which of several goes on; ``who`` it belongs to has the rank."""
+    def next(self, agents: Sequence[Agent], who: Callable[[Agent], int]) -> Agent:
+        """Which of several goes on; ``who`` names the warp, by its index in the CTA."""
         if not self._ranked:
             return self.choose(agents)
         ranks, draw = self._ranks, self._random.random
         for agent in agents:
             if who(agent) not in ranks:
-                ranks[who(agent)] = -inf if who(agent) == self._last else draw()
+                ranks[who(agent)] = -inf if self._lags(who(agent)) else draw()
         chosen = max(agents, key=lambda agent: ranks[who(agent)])
         self._fall_behind(who(chosen), _CHANGES)
         return chosen
 
-    def stops_after_signal(self, who: Hashable) -> bool:
+    def stops_after_signal(self, who: int) -> bool:
         """Whether one that has just let others go on stops there."""
         return self._ranked and self._fall_behind(who, _SIGNALS)
 
@@ -80,19 +81,19 @@ class Policy:
         probability = _GIVES_UP_RANKED if self._ranked else _GIVES_UP[self.landing]
         return self._random.random() < probability
 
-    @property
-    def _last(self) -> Hashable:
-        """Who goes on only when no other can; warps go by their index in the CTA."""
-        return (self.seed - _RANKED_FROM) // 2 if self._ranked else None
+    def _lags(self, warp: int) -> bool:
+        """Whether a warp goes on only when no other can: it alone, or its warpgroup."""
+        number, alone = divmod(self.seed - _RANKED_FROM, 4)
+        return self._ranked and number == (warp if alone else warp // 4)
 
     @property
     def _ranked(self) -> bool:
         return self.seed >= _RANKED_FROM and self.seed % 2 == 1
 
-    def _fall_behind(self, who: Hashable, probability: float) -> bool:
+    def _fall_behind(self, who: int, probability: float) -> bool:
         if self._random.random() >= probability:
             return False
-        if who != self._last:
+        if not self._lags(who):
             lowest = min((rank for rank in self._ranks.values() if rank > -inf), default=1.0)
             self._ranks[who] = lowest - self._random.random()
         return True

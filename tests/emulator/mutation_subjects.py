@@ -27,9 +27,9 @@ from hopwell.emulator.mutation_matrix import SURVIVED, Judge, judge, run
 
 ROOT = Path(__file__).parents[2]
 RENEW = "python -m tests.emulator.mutation_subjects"
-#: Seed 0 lands copies early, 1 late, the others at random; under 3 the producer goes on only when no
-#: other can, under 7 and 11 a group of consumers, under 25 a warp of theirs. The first seed that
-#: kills ends the run. A kernel's first problem gets all of them, its others a few.
+#: Seed 0 lands copies early, 1 late, the others at random; under 3 the producer goes on only when
+#: no other can, under 7 and 11 a group of consumers, under 25 a warp of theirs. The first seed
+#: that kills ends the run. A kernel's first problem gets all of them, its others a few.
 SEEDS = (0, 1, 2, 3, 7, 11, 25)
 OTHERS = (1, 3, 7, 11)
 #: Instructions of one warp, a good ten times what any problem needs.

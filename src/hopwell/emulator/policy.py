@@ -14,10 +14,9 @@ _QUANTA = (1, 7, 50, 400, 5000)
 _RANKED_FROM = 3
 _CHANGES = 0.01
 """How often the one that goes on falls behind all others."""
-_GIVES_UP = {"early": 0.0, "late": 0.9, "random": 0.0}
-_GIVES_UP_RANKED = 0.3
-"""How often a wait that may give up does so at once: as late as is legal, what it waits for comes
-after that."""
+_GIVES_UP = 0.3
+_GIVES_UP_LATE = 0.9
+"""How often a wait that may give up does so at once: what lands as late as is legal lands after."""
 _SIGNALS = 0.15
 """How often one does that has just signalled: where it matters most if it is slow."""
 
@@ -47,8 +46,10 @@ class Policy:
 
     @staticmethod
     def of(seed: int, landing: Landing | None = None) -> "Policy":
-        """Seed 0 lands early and seed 1 late, the others at random, unless ``landing`` says."""
-        return Policy(seed, landing or {0: "early", 1: "late"}.get(seed, "random"))  # type: ignore[arg-type]
+        """Seed 0 lands early, 1, 5, 9 ... late, the others at random, unless ``landing`` says."""
+        if landing is None:
+            landing = "early" if seed == 0 else "late" if seed % 4 == 1 else "random"
+        return Policy(seed, landing)
 
     def quantum(self, warp: int) -> int:
         """How many instructions the chosen one may run."""
@@ -78,8 +79,9 @@ class Policy:
 
     def gives_up(self) -> bool:
         """Whether a wait that may give up, and has to wait, does so at once."""
-        probability = _GIVES_UP_RANKED if self._ranked else _GIVES_UP[self.landing]
-        return self._random.random() < probability
+        if self.landing == "late":
+            return self._random.random() < _GIVES_UP_LATE
+        return self._ranked and self._random.random() < _GIVES_UP
 
     def _lags(self, warp: int) -> bool:
         """Whether a warp goes on only when no other can: it alone, or its warpgroup."""

@@ -154,6 +154,7 @@ def _own(causal: bool, variant: str = "") -> Mapping[str, Launch]:
         "five tiles, two key blocks": Shape(1, m, n + 50, 5, 1, 1),
         "thirty rows, one key block": Shape(1, 30, n - 28, 1, 1, 1),
         "thirty rows, four key blocks": Shape(1, 30, 3 * n + 50, 1, 1, 1),
+        "nine tiles, no keys": Shape(1, 2 * m + 40, 0, 3, 1, 1),
     }
     launches = {}
     for name, shape in shapes.items():

@@ -65,9 +65,9 @@ REASONS: dict[str, Reason] = {
         "A warpgroup releases, unread, the stages of a block that it passes over; without the "
         "wait it must not do so before the other group has released the stage's earlier tenant. "
         "For K it has just waited for what the producer loads only after that block of K: Q of "
-        "the tile, or V of the block before. Where Q has one stage, V is safe as well: inside a "
-        "tile the turns keep the groups together, and Q of the next tile comes after both are "
-        "done with all of this one.",
+        "the tile, or V of the block before. For V it has taken its turn: inside a tile the other "
+        "group gives it after that release. The tile before both are done with, because Q has one "
+        "stage; or because who passes over has no rows, and so the second turn.",
     ),
     "nothing is left to wait for": Reason(
         EQUIVALENT,
@@ -95,8 +95,8 @@ REASONS: dict[str, Reason] = {
     ),
     "the value that it holds": Reason(
         EQUIVALENT,
-        "The parity is always this one: each CTA has one tile, and the instruction runs once in it, "
-        "for the first use of its barrier.",
+        "The parity is always this one: each CTA has one tile, and the instruction runs once in "
+        "it, for the first use of its barrier.",
     ),
     "nobody fills Q again": Reason(
         EQUIVALENT,
@@ -156,6 +156,37 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "own-full": {
+        "fence before the CTA's barrier": (
+            "fence removed@43.0",
+        ),
+        "initialised by all lanes": (
+            "election removed@26.0",
+        ),
+        "covered by another fence": (
+            "fence removed@1282.0",
+        ),
+        "tail of the producer": (
+            "wait removed@338.0",
+            "wait removed@349.0",
+            "wait removed@359.0",
+            "wait removed@370.0",
+            "wait removed@374.0",
+            "wait removed@378.0",
+        ),
+        "a block that is passed over": (
+            "wait removed@467.0",
+            "wait removed@483.0",
+        ),
+        "waits for more": (
+            "completion changed@1953.0",
+            "completion changed@2050.0",
+        ),
+        "a number that is free": (
+            "named barrier changed@44.0",
+        ),
+        "the other group begins": (
+            "named barrier changed@385.0",
+        ),
     },
     "own-p-shared": {
         "fence before the CTA's barrier": (

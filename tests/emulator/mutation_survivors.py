@@ -122,12 +122,8 @@ REASONS: dict[str, Reason] = {
 #: Subject, reason, mutants.
 SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
     "own-causal": {
-        "fence before the CTA's barrier": (
-            "fence removed@43.0",
-        ),
-        "initialised by all lanes": (
-            "election removed@26.0",
-        ),
+        "fence before the CTA's barrier": ("fence removed@43.0",),
+        "initialised by all lanes": ("election removed@26.0",),
         "covered by another fence": (
             "fence removed@1273.0",
             "fence removed@1338.0",
@@ -141,30 +137,18 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "wait removed@384.0",
             "wait removed@388.0",
         ),
-        "a block that is passed over": (
-            "wait removed@468.0",
-        ),
+        "a block that is passed over": ("wait removed@468.0",),
         "waits for more": (
             "completion changed@2902.0",
             "completion changed@3006.0",
         ),
-        "a number that is free": (
-            "named barrier changed@44.0",
-        ),
-        "the other group begins": (
-            "named barrier changed@395.0",
-        ),
+        "a number that is free": ("named barrier changed@44.0",),
+        "the other group begins": ("named barrier changed@395.0",),
     },
     "own-full": {
-        "fence before the CTA's barrier": (
-            "fence removed@43.0",
-        ),
-        "initialised by all lanes": (
-            "election removed@26.0",
-        ),
-        "covered by another fence": (
-            "fence removed@1282.0",
-        ),
+        "fence before the CTA's barrier": ("fence removed@43.0",),
+        "initialised by all lanes": ("election removed@26.0",),
+        "covered by another fence": ("fence removed@1282.0",),
         "tail of the producer": (
             "wait removed@338.0",
             "wait removed@349.0",
@@ -181,20 +165,12 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "completion changed@1953.0",
             "completion changed@2050.0",
         ),
-        "a number that is free": (
-            "named barrier changed@44.0",
-        ),
-        "the other group begins": (
-            "named barrier changed@385.0",
-        ),
+        "a number that is free": ("named barrier changed@44.0",),
+        "the other group begins": ("named barrier changed@385.0",),
     },
     "own-p-shared": {
-        "fence before the CTA's barrier": (
-            "fence removed@42.0",
-        ),
-        "initialised by all lanes": (
-            "election removed@26.0",
-        ),
+        "fence before the CTA's barrier": ("fence removed@42.0",),
+        "initialised by all lanes": ("election removed@26.0",),
         "covered by another fence": (
             "fence removed@1283.0",
             "fence removed@1345.0",
@@ -223,9 +199,7 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "named barrier changed@2068.0",
             "named barrier changed@2793.0",
         ),
-        "a load early": (
-            "other mbarrier@209.0",
-        ),
+        "a load early": ("other mbarrier@209.0",),
         "waits for more": (
             "completion changed@3112.0",
             "completion changed@3132.0",
@@ -234,14 +208,10 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "named barrier changed@43.0",
             "named barrier changed@3101.0",
         ),
-        "the other group begins": (
-            "named barrier changed@367.0",
-        ),
+        "the other group begins": ("named barrier changed@367.0",),
     },
     "fa4-causal": {
-        "fence before the CTA's barrier": (
-            "fence removed@78.0",
-        ),
+        "fence before the CTA's barrier": ("fence removed@78.0",),
         "initialised by all lanes": (
             "election removed@35.0",
             "election removed@42.0",
@@ -282,26 +252,14 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "count changed@2465.1",
             "other mbarrier@2465.0",
         ),
-        "each group's own rows": (
-            "barrier removed@2664.0",
-        ),
-        "a load early": (
-            "other mbarrier@220.0",
-        ),
-        "waits for more": (
-            "completion changed@2684.0",
-        ),
-        "a number that is free": (
-            "named barrier changed@79.0",
-        ),
-        "the other group begins": (
-            "named barrier changed@365.0",
-        ),
+        "each group's own rows": ("barrier removed@2664.0",),
+        "a load early": ("other mbarrier@220.0",),
+        "waits for more": ("completion changed@2684.0",),
+        "a number that is free": ("named barrier changed@79.0",),
+        "the other group begins": ("named barrier changed@365.0",),
     },
     "fa4-full": {
-        "fence before the CTA's barrier": (
-            "fence removed@66.0",
-        ),
+        "fence before the CTA's barrier": ("fence removed@66.0",),
         "initialised by all lanes": (
             "election removed@22.0",
             "election removed@29.0",
@@ -310,9 +268,7 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "election removed@51.0",
             "election removed@58.0",
         ),
-        "covered by another fence": (
-            "fence removed@960.0",
-        ),
+        "covered by another fence": ("fence removed@960.0",),
         "tail of the producer": (
             "wait removed@251.0",
             "wait removed@262.0",
@@ -336,21 +292,11 @@ SURVIVORS: dict[str, dict[str, tuple[str, ...]]] = {
             "count changed@1444.1",
             "other mbarrier@1444.0",
         ),
-        "each group's own rows": (
-            "barrier removed@1641.0",
-        ),
-        "a load early": (
-            "other mbarrier@153.0",
-        ),
-        "waits for more": (
-            "completion changed@1665.0",
-        ),
-        "a number that is free": (
-            "named barrier changed@67.0",
-        ),
-        "the other group begins": (
-            "named barrier changed@299.0",
-        ),
+        "each group's own rows": ("barrier removed@1641.0",),
+        "a load early": ("other mbarrier@153.0",),
+        "waits for more": ("completion changed@1665.0",),
+        "a number that is free": ("named barrier changed@67.0",),
+        "the other group begins": ("named barrier changed@299.0",),
     },
 }
 

@@ -339,10 +339,11 @@ def mutations() -> str:
     for path in sorted(RECORDS.glob("mutations-*.json")):
         matrix = Matrix.read(path)
         ends = [row.outcome.killed_by for row in matrix.rows]
+        *package, digest = matrix.artifact.split()
         rows.append(
             (
                 path.stem.removeprefix("mutations-"),
-                f"`{matrix.artifact[:16]}`",
+                f"`{' '.join([*package, digest[:16]])}`",
                 len(ends),
                 *(ends.count(end) or "" for end in (*KILLERS, SURVIVED)),
             )

@@ -205,7 +205,7 @@ def emulate(
         str | None,
         typer.Option(
             help="When asynchronous work completes: early, late or random. Otherwise early under "
-            "seed 0, late under seed 1, random under the rest."
+            "seed 0, late under 1, 5, 9 and so on, random under the rest."
         ),
     ] = None,
     hazards: Annotated[bool, typer.Option(help="Look for hazards.")] = True,

@@ -95,8 +95,8 @@ def emulate(
 
     Args:
         launch: what to run (:class:`Launch`, :func:`launch_of`, or captured from a program).
-        seeds: how many schedules to try, or which. Seed 0 lets copies land as early as is
-            legal, seed 1 as late as is legal, others at random.
+        seeds: how many schedules to try, or which. See
+            :class:`~hopwell.emulator.policy.Policy` for what each is about.
         hazards: look for hazards; without, only results, deadlocks and instruction errors.
         landing: "early", "late" or "random" for all seeds.
         limit: instructions of one warp after which its loop counts as unbounded.

@@ -1,7 +1,7 @@
 """When things happen that hardware leaves open: which warp runs, and when copies land."""
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeVar
@@ -15,7 +15,8 @@ _RANKED_FROM = 3
 _CHANGES = 0.01
 """How often the one that goes on falls behind all others."""
 _GIVES_UP = 0.3
-"""How often a wait that may give up does so at once."""
+_GIVES_UP_LATE = 0.9
+"""How often a wait that may give up does so at once: what lands as late as is legal lands after."""
 _SIGNALS = 0.15
 """How often one does that has just signalled: where it matters most if it is slow."""
 
@@ -26,8 +27,9 @@ class Policy:
 
     Under an odd seed from 3 on, whoever ranks highest goes on until it has to wait, and ranks
     change now and then, above all after a signal: some fall far behind, which an even draw at each
-    turn all but rules out. One agent, the next for each such seed, goes on only when no other can.
-    Waits that may give up then sometimes do.
+    turn all but rules out. A warpgroup (the first under seed 3, the second under 7, and so on) or a
+    warp (the first under 5, the second under 9) goes on only when no other can. Waits that may give
+    up then sometimes do; where copies land late they mostly do.
 
     Attributes:
         seed: what everything is drawn from.
@@ -37,19 +39,21 @@ class Policy:
     seed: int
     landing: Landing = "random"
     _random: random.Random = field(init=False, repr=False)
-    _ranks: dict[Hashable, float] = field(init=False, repr=False, default_factory=dict)
+    _ranks: dict[int, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
     @staticmethod
     def of(seed: int, landing: Landing | None = None) -> "Policy":
-        """Seed 0 lands early and seed 1 late, the others at random, unless ``landing`` says."""
-        return Policy(seed, landing or {0: "early", 1: "late"}.get(seed, "random"))  # type: ignore[arg-type]
+        """Seed 0 lands early, 1, 5, 9 ... late, the others at random, unless ``landing`` says."""
+        if landing is None:
+            landing = "early" if seed == 0 else "late" if seed % 4 == 1 else "random"
+        return Policy(seed, landing)
 
-    def quantum(self, who: Hashable) -> int:
+    def quantum(self, warp: int) -> int:
         """How many instructions the chosen one may run."""
-        if self._ranked and who == self._last:
+        if self._lags(warp):
             return 1
         return self._random.choice(_QUANTA)
 
@@ -57,39 +61,41 @@ class Policy:
         """One of several that could go on."""
         return items[int(self._random.random() * len(items))]
 
-    def next(self, agents: Sequence[Agent], who: Callable[[Agent], Hashable]) -> Agent:
-        """Which of several goes on; ``who`` it belongs to has the rank."""
+    def next(self, agents: Sequence[Agent], who: Callable[[Agent], int]) -> Agent:
+        """Which of several goes on; ``who`` names the warp, by its index in the CTA."""
         if not self._ranked:
             return self.choose(agents)
         ranks, draw = self._ranks, self._random.random
         for agent in agents:
             if who(agent) not in ranks:
-                ranks[who(agent)] = -inf if who(agent) == self._last else draw()
+                ranks[who(agent)] = -inf if self._lags(who(agent)) else draw()
         chosen = max(agents, key=lambda agent: ranks[who(agent)])
         self._fall_behind(who(chosen), _CHANGES)
         return chosen
 
-    def stops_after_signal(self, who: Hashable) -> bool:
+    def stops_after_signal(self, who: int) -> bool:
         """Whether one that has just let others go on stops there."""
         return self._ranked and self._fall_behind(who, _SIGNALS)
 
     def gives_up(self) -> bool:
         """Whether a wait that may give up, and has to wait, does so at once."""
+        if self.landing == "late":
+            return self._random.random() < _GIVES_UP_LATE
         return self._ranked and self._random.random() < _GIVES_UP
 
-    @property
-    def _last(self) -> Hashable:
-        """Who goes on only when no other can; warps go by their index in the CTA."""
-        return (self.seed - _RANKED_FROM) // 2 if self._ranked else None
+    def _lags(self, warp: int) -> bool:
+        """Whether a warp goes on only when no other can: it alone, or its warpgroup."""
+        number, alone = divmod(self.seed - _RANKED_FROM, 4)
+        return self._ranked and number == (warp if alone else warp // 4)
 
     @property
     def _ranked(self) -> bool:
         return self.seed >= _RANKED_FROM and self.seed % 2 == 1
 
-    def _fall_behind(self, who: Hashable, probability: float) -> bool:
+    def _fall_behind(self, who: int, probability: float) -> bool:
         if self._random.random() >= probability:
             return False
-        if who != self._last:
+        if not self._lags(who):
             lowest = min((rank for rank in self._ranks.values() if rank > -inf), default=1.0)
             self._ranks[who] = lowest - self._random.random()
         return True

@@ -84,7 +84,7 @@ def live_extents(addresses: Iterable[int]) -> Iterator[Extent]:
         # type(), not isinstance(): objects may compute their class when they are asked.
         if not issubclass(type(value), kind) or not _on_cpu(value):
             continue
-        if value.layout is not torch.strided:
+        if str(value.layout) != "torch.strided":
             continue  # sparse tensors have no storage of their own
         storage = value.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()

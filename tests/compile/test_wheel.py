@@ -56,7 +56,8 @@ def bare(shipping: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(
         subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
     )
-    for entry in (Path(found) for found in site.getsitepackages()):
+    # Debian's Python names directories that need not exist.
+    for entry in filter(Path.is_dir, map(Path, site.getsitepackages())):
         for source in entry.iterdir():
             named = source.name.lower().replace("-", "_")
             if not named.startswith((*COMPILER, "hopwell", "__editable__")):
